@@ -20,21 +20,12 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.errors import InputError  # noqa: E402
-from search_spaces.benchmark_results import BenchmarkRun, Latency, Tool  # noqa: E402
-from search_spaces.calibration import (  # noqa: E402
-    Calibration,
-    Setup,
-    calibrate,
-)
+from search_spaces.benchmark_results import Tool  # noqa: E402
+from search_spaces.calibration import Calibration, Setup, calibrate  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import engine_names  # noqa: E402
 from search_spaces.measured_engines import measured_model  # noqa: E402
-from search_spaces.measurements import (  # noqa: E402
-    Layout,
-    ServingRow,
-    read_measurements,
-    weight_dtype,
-)
+from search_spaces.measurements import Latency, Layout, MeasuredRun, read_measurements, weight_dtype  # noqa: E402
 
 ROWS, LEAST = 8, 5
 """Runs of a group that are fitted, and that it must have."""
@@ -43,7 +34,7 @@ WRONG = 12
 """Groups that are fitted with wrong flags, drawn at random."""
 
 Key = tuple[str, str, str, str]
-Group = tuple[Key, Layout, list[ServingRow]]
+Group = tuple[Key, Layout, list[MeasuredRun]]
 
 
 def main() -> None:
@@ -67,10 +58,10 @@ def main() -> None:
 
 def groups(folder: Path) -> list[Group]:
     """The groups, largest first within each key."""
-    rows: dict[Key, dict[Layout, list[ServingRow]]] = defaultdict(lambda: defaultdict(list))
+    rows: dict[Key, dict[Layout, list[MeasuredRun]]] = defaultdict(lambda: defaultdict(list))
     for row in read_measurements(folder / "serving" / "closed_loop.csv")[1]:
-        usable = isinstance(row, ServingRow) and row.decode is None and row.concurrency is not None
-        if usable and row.engine in engine_names() and math.isfinite(row.ttft * row.tpot):
+        usable = isinstance(row, MeasuredRun) and row.decode is None and row.concurrency is not None
+        if usable and row.engine in engine_names() and math.isfinite(sum(row.scored)):
             rows[row.model, row.accelerator, row.engine, weight_dtype(row.gemm_dtype)][row.prefill].append(row)
     return [
         (key, layout, found[:: max(len(found) // ROWS, 1)][:ROWS])
@@ -102,16 +93,16 @@ def figures(found: Calibration) -> str:
     return f"{before:.0%} -> {after:.0%}, {found.fit.strain:.2f} sigma"
 
 
-def run_of(row: ServingRow) -> BenchmarkRun:
+def run_of(row: MeasuredRun) -> MeasuredRun:
     """A row as a run of a load generator; InferenceX draws lengths from [0.8, 1] of the nominal ones."""
     mean = 0.9 if row.source.startswith("ix") else 1.0
-    return BenchmarkRun(
+    return MeasuredRun(
         where=f"line {row.line}",
-        tool=Tool.VLLM,
+        source=Tool.VLLM,
         isl=row.isl * mean,
         osl=row.osl * mean,
-        ttft=Latency(row.ttft),
-        tpot=Latency(row.tpot),
+        ttft=Latency(row.scored[0]),
+        tpot=Latency(row.scored[1]),
         spread=2.0 * (1.0 - mean),
         concurrency=row.concurrency,
         request_rate=math.inf,

@@ -37,7 +37,7 @@ from optimizer.fleets.evaluate import evaluate, largest_load  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool  # noqa: E402
 from optimizer.loads.instance import Instance, make_instance  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
-from search_spaces.measurements import Layout, ServingRow, read_measurements  # noqa: E402
+from search_spaces.measurements import Layout, MeasuredRun, read_measurements  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
 from search_spaces.problem import Offer, Problem, SearchSpace, Slo  # noqa: E402
 
@@ -204,12 +204,13 @@ class Row:
 def measured(data: Path, gpu: str) -> Iterator[Row]:
     """The measured rows of the model, lengths and precision, with the prefill workers that they were run with."""
     for row in map(as_run, read_measurements(data / "serving" / "closed_loop.csv")[1]):
-        if not isinstance(row, ServingRow) or row.model not in LABELLED_MODELS or row.concurrency is None:
+        if not isinstance(row, MeasuredRun) or row.model not in LABELLED_MODELS or row.concurrency is None:
             continue
         if gpu_of(row) != gpu.lower() or (row.isl, row.osl, row.precision) != (ISL, OSL, PRECISION):
             continue
-        rate = row.concurrency / (row.ttft + row.tpot * (TOKENS - 1.0))
-        yield Row(row.mode, row.engine, row.gpus, row.tpot, rate * TOKENS / row.gpus, row.prefill, row.decode)
+        ttft, tpot = row.scored
+        rate = row.concurrency / (ttft + tpot * (TOKENS - 1.0))
+        yield Row(row.mode, row.engine, row.gpus, tpot, rate * TOKENS / row.gpus, row.prefill, row.decode)
 
 
 def best_measured(rows: list[Row], mode: str, limit: float) -> float:

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from benchmarks.efficiency_curve import EfficiencyCurve, Samples, curve_time, single_kernels
 from costmodel.engine_arrays import TABLE_SKEW
 from costmodel.kernels import LATENT_TILE, converted_width
-from costmodel.transformer import STORED_BYTES, Routed, busiest_expert_rank, imbalance, largest_of, sampled_spread
+from costmodel.queues.waits import largest_of
+from costmodel.transformer import STORED_BYTES, Routed, busiest_expert_rank, imbalance, sampled_spread
 
 Array = NDArray[np.float64]
 Row = dict[str, str]

@@ -52,7 +52,7 @@ def print_accuracy(name: str, summary: TraceSummary, buckets: Buckets) -> None:
         "E[osl^2]": (share @ osl**2, float((own_osl**2).mean())),
         "E[isl osl]": (share @ (isl * osl), float((own_isl * own_osl).mean())),
     }
-    print(f"{name}: {summary.requests} requests, {isl.size} buckets, longest {summary.max_tokens} tokens")
+    print(f"{name}: {summary.arrivals.requests} requests, {isl.size} buckets, longest {summary.max_tokens} tokens")
     print("  " + "  ".join(f"{label} {(got / true - 1) * 100:+.3f} %" for label, (got, true) in moments.items()))
     for label, values, counts in (
         ("isl", isl, np.bincount(summary.rows.isl)),
@@ -60,8 +60,8 @@ def print_accuracy(name: str, summary: TraceSummary, buckets: Buckets) -> None:
     ):
         mean, worst, tail = exceedance_errors(values, share, counts)
         print(f"  |error of P({label} > t)|: mean {mean:.3f}, worst {worst:.3f}, at the 99th percentile {tail:.4f}")
-    rate = summary.request_rate or 0.0
-    print(f"  rate {rate:.2f} 1/s, burstiness {summary.burstiness:.2f}, prefix hits {summary.prefix_hit_share}")
+    rate, burstiness = summary.arrivals.mean_rate or 0.0, summary.arrivals.burstiness
+    print(f"  rate {rate:.2f} 1/s, burstiness {burstiness:.2f}, prefix hits {summary.prefix_hit_share}")
 
 
 def exceedance_errors(values: np.ndarray, share: np.ndarray, counts: np.ndarray) -> tuple[float, float, float]:

@@ -70,7 +70,7 @@ def main() -> None:
         trace = asked.data / "traces" / TRACES[name]
         for rate in asked.rates:
             recorded = problem_for(trace, rate, None)
-            random = problem_for(trace, rate, read_trace(trace).burstiness)
+            random = problem_for(trace, rate, read_trace(trace).arrivals.burstiness)
             for problem in (random, recorded):
                 plan = optimize(problem)
                 kind = "recorded" if problem.recorded is not None else "random"

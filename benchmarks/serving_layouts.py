@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from search_spaces.measurements import Layout, Row, ServingRow
+from search_spaces.measurements import Layout, MeasuredRun, Row
 
 Degrees = tuple[int, int, int]
 """Tensor, data and expert ranks of a prefill worker."""
@@ -48,7 +48,7 @@ RECIPES = (
 
 def as_run(row: Row) -> Row:
     """The row with the prefill layout that it was run with."""
-    if not isinstance(row, ServingRow) or row.decode is None:
+    if not isinstance(row, MeasuredRun) or row.decode is None:
         return row
     if row.model not in LABELLED_MODELS or row.precision != PRECISION:
         return row
@@ -61,7 +61,7 @@ def as_run(row: Row) -> Row:
     return row
 
 
-def gpu_of(row: ServingRow) -> str:
+def gpu_of(row: MeasuredRun) -> str:
     """The GPU of a row, whichever system it is part of."""
     return row.accelerator.split("_")[0]
 

@@ -186,8 +186,8 @@ def make_table(batch: Batch, file: str) -> Table:
         ranks=decode.data,
         top=top,
         steps=np.hstack(steps),
-        ttft=np.array([[row.ttft] for row in rows]),
-        tpot=np.array([[row.tpot] for row in rows]),
+        ttft=np.array([[row.scored[0]] for row in rows]),
+        tpot=np.array([[row.scored[1]] for row in rows]),
     )
 
 

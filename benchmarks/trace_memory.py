@@ -41,9 +41,10 @@ def write_trace(path: Path, rows: int, seed: int = 0) -> None:
 
 def report(summary: TraceSummary, path: Path, seconds: float, before: float) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{summary.requests:,} rows, {path.stat().st_size / 1e6:,.0f} MB read in {seconds:.1f} s")
-    print(f"{summary.requests / seconds:,.0f} rows/s; peak memory {peak:.0f} MiB ({before:.0f} MiB before reading)")
-    print(f"rate {summary.request_rate:.2f} 1/s, burstiness {summary.burstiness:.3f}, mean ISL {summary.mean_isl:.1f}")
+    arrivals = summary.arrivals
+    print(f"{arrivals.requests:,} rows, {path.stat().st_size / 1e6:,.0f} MB read in {seconds:.1f} s")
+    print(f"{arrivals.requests / seconds:,.0f} rows/s; peak memory {peak:.0f} MiB ({before:.0f} MiB before reading)")
+    print(f"rate {arrivals.mean_rate:.2f} 1/s, burstiness {arrivals.burstiness:.3f}, mean ISL {summary.mean_isl:.1f}")
     start = time.perf_counter()
     buckets = summary.bucketed()
     print(f"{buckets.isl.size} buckets of lengths in {time.perf_counter() - start:.2f} s")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import ClassVar
 
 
@@ -48,69 +49,41 @@ class Matrix:
         return self.k * self.n
 
 
-class TokenMixer:
-    """What mixers differ in, where one has nothing of it: what is kept for a token or a request, chosen, computed."""
+def nonempty(*matrices: Matrix) -> tuple[Matrix, ...]:
+    """The matrices that a layer has: those with any weights."""
+    return tuple(matrix for matrix in matrices if matrix.elements)
 
-    __slots__ = ()
+
+class TokenMixer:
+    """What mixers differ in; where one has nothing of it, what stands here. Each computes its own when it is made.
+
+    kv_elements_per_token: what a layer attends for one token, and keeps unless it is another's [1]; kv_shards: largest
+    tensor-parallel degree that still divides the cache, beyond which every rank holds all of it [1]; state_bytes: state
+    kept per request whatever its length [byte].
+    prefill_flop_per_pair: of one query-key pair, all heads [FLOP]; decode_flop_per_pair: the same while decoding, where
+    a cache may be read as it is kept; flop_per_token: what neither matrices nor pairs account for [FLOP].
+    decompressed: context up to which prompts attend keys and values of every head, and not what is cached [token];
+    selected: most keys that a query attends (None: all of them); kept: most tokens that stay in the cache (None: all).
+    index_flop_per_pair: of choosing keys, per query-key pair over the whole context [FLOP]; index_bytes_per_token: of
+    the index key that each token keeps, and that a query reads [byte].
+    """
+
     is_latent: ClassVar[bool] = False
 
-    @property
-    def kv_elements_per_token(self) -> float:
-        """What a layer attends for one token, and keeps unless it is another's."""
-        return 0.0
-
-    @property
-    def kv_shards(self) -> int:
-        """Largest tensor-parallel degree that still divides the cache; beyond it every rank holds all of it."""
-        return 1
-
-    @property
-    def state_bytes(self) -> float:
-        """State kept per request whatever its length [byte]."""
-        return 0.0
-
-    @property
-    def prefill_flop_per_pair(self) -> float:
-        """FLOP of one query-key pair, all heads."""
-        return 0.0
-
-    @property
-    def decode_flop_per_pair(self) -> float:
-        """The same while decoding, where a cache may be read as it is kept."""
-        return self.prefill_flop_per_pair
-
-    @property
-    def decompressed(self) -> float:
-        """Context up to which prompts attend keys and values of every head, and not what is cached [token]."""
-        return math.inf
-
-    @property
-    def selected(self) -> int | None:
-        """Most keys that a query attends (None: all of them)."""
-        return None
-
-    @property
-    def kept(self) -> int | None:
-        """Most tokens that stay in the cache (None: all of them)."""
-        return None
-
-    @property
-    def index_flop_per_pair(self) -> float:
-        """FLOP of choosing keys, per query-key pair over the whole context."""
-        return 0.0
-
-    @property
-    def index_bytes_per_token(self) -> float:
-        """Bytes of the index key that each token keeps, and that a query reads [byte]."""
-        return 0.0
-
-    @property
-    def flop_per_token(self) -> float:
-        """FLOP per token that neither matrices nor pairs account for."""
-        return 0.0
+    kv_elements_per_token: float = 0.0
+    kv_shards: int = 1
+    state_bytes: float = 0.0
+    prefill_flop_per_pair: float = 0.0
+    decode_flop_per_pair: float = 0.0
+    flop_per_token: float = 0.0
+    decompressed: float = math.inf
+    selected: int | None = None
+    kept: int | None = None
+    index_flop_per_pair: float = 0.0
+    index_bytes_per_token: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SoftmaxAttention(TokenMixer):
     """Multi-head, grouped-query or multi-query attention over a growing (or windowed) KV cache.
 
@@ -139,66 +112,36 @@ class SoftmaxAttention(TokenMixer):
     reads_earlier_kv: bool = False
     query_rank: int = 0
 
-    @property
+    def __post_init__(self) -> None:
+        """n_kv (d_k + d_v) elements a token, 2 d_k for a pair's score and 2 d_v for its value, index keys of 16 bit."""
+        pair_flop = 2.0 * self.heads * (self.head_dim + self.value_dim)
+        vars(self).update(
+            kv_elements_per_token=self.kv_heads * (self.head_dim + self.value_dim),
+            kv_shards=self.kv_heads,
+            prefill_flop_per_pair=pair_flop,
+            decode_flop_per_pair=pair_flop,
+            selected=self.window or self.index_topk or None,
+            kept=self.window,
+            index_flop_per_pair=2.0 * self.index_heads * self.index_dim,
+            index_bytes_per_token=2.0 * self.index_dim,
+        )
+
+    @cached_property
     def matrices(self) -> tuple[Matrix, ...]:
         """QKV and output projections, and those of an indexer."""
         queries = self.heads * self.head_dim * (2 if self.output_gate else 1)
         keys_values = self.kv_heads * (self.head_dim + (0 if self.shared_kv else self.value_dim))
         keys_values = 0 if self.reads_earlier_kv else keys_values
-        ups = (Matrix("q_b", self.query_rank, queries, Sharding.COLUMN, Part.ATTENTION),) if self.query_rank else ()
-        index = (self.index_heads + 1) * self.index_dim
-        indexer = (Matrix("index", self.hidden, index, Sharding.REPLICATED, Part.ATTENTION),) if index else ()
-        return (
-            Matrix(
-                "qkv",
-                self.input_width or self.hidden,
-                (self.query_rank or queries) + keys_values,
-                Sharding.COLUMN,
-                Part.ATTENTION,
-                merged=True,
-            ),
-            *ups,
+        inputs, projected = self.input_width or self.hidden, (self.query_rank or queries) + keys_values
+        return nonempty(
+            Matrix("qkv", inputs, projected, Sharding.COLUMN, Part.ATTENTION, merged=True),
+            Matrix("q_b", self.query_rank, queries, Sharding.COLUMN, Part.ATTENTION),
             Matrix("o", self.heads * self.value_dim, self.hidden, Sharding.ROW, Part.ATTENTION),
-            *indexer,
+            Matrix("index", self.hidden, (self.index_heads + 1) * self.index_dim, Sharding.REPLICATED, Part.ATTENTION),
         )
 
-    @property
-    def kv_elements_per_token(self) -> float:
-        """K and V that a layer attends for one token, and keeps unless they are another's: n_kv (d_k + d_v)."""
-        return self.kv_heads * (self.head_dim + self.value_dim)
 
-    @property
-    def kv_shards(self) -> int:
-        """Largest tensor-parallel degree that still divides the KV cache; beyond it KV is replicated."""
-        return self.kv_heads
-
-    @property
-    def prefill_flop_per_pair(self) -> float:
-        """FLOP of one query-key pair, all heads: 2 d_k for the score and 2 d_v for the value."""
-        return 2.0 * self.heads * (self.head_dim + self.value_dim)
-
-    @property
-    def selected(self) -> int | None:
-        """Most keys that a query attends (None: all of them)."""
-        return self.window or self.index_topk or None
-
-    @property
-    def kept(self) -> int | None:
-        """Most tokens that stay in the cache (None: all of them)."""
-        return self.window
-
-    @property
-    def index_flop_per_pair(self) -> float:
-        """FLOP of choosing keys, per query-key pair over the whole context."""
-        return 2.0 * self.index_heads * self.index_dim
-
-    @property
-    def index_bytes_per_token(self) -> float:
-        """Bytes of the 16-bit index key that each token keeps, and that a query reads [byte]."""
-        return 2.0 * self.index_dim
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LatentAttention(TokenMixer):
     """Multi-head latent attention (DeepSeek-V2 §2.1): one compressed latent per token is cached for all heads.
 
@@ -228,89 +171,48 @@ class LatentAttention(TokenMixer):
     window: int | None = None
     reads_earlier_kv: bool = False
 
-    @property
+    def __post_init__(self) -> None:
+        """The latent and the shared rotary key are kept; sparse attention keeps every token.
+
+        Prompts: decompressed, as multi-head attention, 2 (d_nope + d_rope) for the score and 2 d_v for the value. With
+        an indexer, as many tokens as it selects: to decompress each query's own selection would take longer (vLLM's
+        `sparse_mla_attention.py`, SGLang's `nsa_backend.py`). Decodes: absorbed (DeepSeek-V2 §2.1.2), score over latent
+        and rope, value over latent. The indexer: 2 d_index per index head and pool of tokens, over the whole context;
+        a token keeps its share of an FP8 index key and its 32-bit scale.
+        """
+        pool = self.index_pool or 1
+        vars(self).update(
+            kv_elements_per_token=self.latent_rank + self.rope_dim,
+            prefill_flop_per_pair=2.0 * self.heads * (self.nope_dim + self.rope_dim + self.value_dim),
+            decode_flop_per_pair=2.0 * self.heads * (2 * self.latent_rank + self.rope_dim),
+            decompressed=float(self.index_topk) if self.index_topk else math.inf,
+            selected=self.window or self.index_topk or None,
+            kept=self.window,
+            index_flop_per_pair=2.0 * self.index_heads * self.index_dim / pool,
+            index_bytes_per_token=(self.index_dim + 4.0) / pool if self.index_heads else 0.0,
+        )
+
+    @cached_property
     def matrices(self) -> tuple[Matrix, ...]:
         """Query, latent, up and output projections, a gate, and those of the indexer where there is one."""
-        query_width = self.heads * (self.nope_dim + self.rope_dim)
-        down = Sharding.REPLICATED
-        queries = (
-            (
-                Matrix("q_a", self.hidden, self.query_rank, down, Part.ATTENTION),
-                Matrix("q_b", self.query_rank, query_width, Sharding.COLUMN, Part.ATTENTION),
-            )
-            if self.query_rank
-            else (Matrix("q", self.hidden, query_width, Sharding.COLUMN, Part.ATTENTION),)
+        queries, outputs = self.heads * (self.nope_dim + self.rope_dim), self.heads * self.value_dim
+        latent = 0 if self.reads_earlier_kv else self.latent_rank + self.rope_dim
+        decompressed = self.heads * (self.nope_dim + self.value_dim)
+        index_key = self.index_dim * (2 if self.index_pool else 1) + self.index_heads if self.index_heads else 0
+        queried, down = self.query_rank or self.hidden, Sharding.REPLICATED
+        return nonempty(
+            Matrix("q_a", self.hidden, self.query_rank, down, Part.ATTENTION),
+            Matrix("q_b" if self.query_rank else "q", queried, queries, Sharding.COLUMN, Part.ATTENTION),
+            Matrix("kv_a", self.hidden, latent, down, Part.ATTENTION),
+            Matrix("kv_b", self.latent_rank, decompressed, Sharding.COLUMN, Part.ATTENTION),
+            Matrix("o", outputs, self.hidden, Sharding.ROW, Part.ATTENTION),
+            Matrix("gate", self.hidden, outputs if self.output_gate else 0, Sharding.COLUMN, Part.ATTENTION),
+            Matrix("index_q", queried, self.index_heads * self.index_dim, down, Part.ATTENTION),
+            Matrix("index_k", self.hidden, index_key, down, Part.ATTENTION),
         )
-        compression = Matrix("kv_a", self.hidden, self.latent_rank + self.rope_dim, down, Part.ATTENTION)
-        latent = (
-            *(() if self.reads_earlier_kv else (compression,)),
-            Matrix(
-                "kv_b", self.latent_rank, self.heads * (self.nope_dim + self.value_dim), Sharding.COLUMN, Part.ATTENTION
-            ),
-            Matrix("o", self.heads * self.value_dim, self.hidden, Sharding.ROW, Part.ATTENTION),
-        )
-        gate = (
-            (Matrix("gate", self.hidden, self.heads * self.value_dim, Sharding.COLUMN, Part.ATTENTION),)
-            if self.output_gate
-            else ()
-        )
-        keys = self.index_dim * (2 if self.index_pool else 1)
-        queried = self.query_rank or self.hidden
-        indexer = (
-            (
-                Matrix("index_q", queried, self.index_heads * self.index_dim, down, Part.ATTENTION),
-                Matrix("index_k", self.hidden, keys + self.index_heads, down, Part.ATTENTION),
-            )
-            if self.index_heads
-            else ()
-        )
-        return queries + latent + gate + indexer
-
-    @property
-    def kv_elements_per_token(self) -> float:
-        """The latent and the shared rotary key."""
-        return self.latent_rank + self.rope_dim
-
-    @property
-    def prefill_flop_per_pair(self) -> float:
-        """Decompressed, as multi-head attention: 2 (d_nope + d_rope) for the score and 2 d_v for the value."""
-        return 2.0 * self.heads * (self.nope_dim + self.rope_dim + self.value_dim)
-
-    @property
-    def decode_flop_per_pair(self) -> float:
-        """Absorbed (DeepSeek-V2 §2.1.2): score over latent + rope, value over latent."""
-        return 2.0 * self.heads * (2 * self.latent_rank + self.rope_dim)
-
-    @property
-    def decompressed(self) -> float:
-        """With an indexer, as many tokens as it selects: to decompress each query's own selection would take longer.
-
-        So do vLLM (`sparse_mla_attention.py`) and SGLang (`nsa_backend.py`).
-        """
-        return float(self.index_topk) if self.index_topk else math.inf
-
-    @property
-    def selected(self) -> int | None:
-        """Keys of the window, or that the indexer selects per query (None: all)."""
-        return self.window or self.index_topk or None
-
-    @property
-    def kept(self) -> int | None:
-        """The window; sparse attention keeps every token."""
-        return self.window
-
-    @property
-    def index_flop_per_pair(self) -> float:
-        """2 d_index per index head and pool of tokens, over the whole context."""
-        return 2.0 * self.index_heads * self.index_dim / (self.index_pool or 1)
-
-    @property
-    def index_bytes_per_token(self) -> float:
-        """A token's share of an FP8 index key and its 32-bit scale."""
-        return (self.index_dim + 4.0) / (self.index_pool or 1) if self.index_heads else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CompressedAttention(TokenMixer):
     """Attention over a window of tokens and, before it, one latent for every `ratio` tokens (DeepSeek-V4 §2.3).
 
@@ -335,77 +237,47 @@ class CompressedAttention(TokenMixer):
     index_dim: int = 0
     index_topk: int = 0
 
-    @property
+    def __post_init__(self) -> None:
+        """A token keeps its share of a compressed latent, and of an FP8 index key with its 32-bit scale.
+
+        The window stays at 16 bit whatever the cache has, of the size of a short prompt's cache, and is attended by
+        every token; where there is no latent, no token outlasts it. Nothing is decompressed: the latent is key and
+        value as it is, 2 d each, over the tokens that it stands for. The indexer selects latents, not tokens.
+        """
+        pair_flop = 4.0 * self.heads * self.head_dim / self.ratio if self.ratio else 0.0
+        vars(self).update(
+            kv_elements_per_token=self.head_dim / self.ratio if self.ratio else 0.0,
+            state_bytes=2.0 * self.window * self.head_dim,
+            prefill_flop_per_pair=pair_flop,
+            decode_flop_per_pair=pair_flop,
+            flop_per_token=4.0 * self.heads * self.head_dim * self.window,
+            decompressed=0.0,
+            selected=self.index_topk * self.ratio if self.index_heads else (None if self.ratio else 0),
+            kept=None if self.ratio else 0,
+            index_flop_per_pair=2.0 * self.index_heads * self.index_dim / self.ratio if self.index_heads else 0.0,
+            index_bytes_per_token=(self.index_dim + 4.0) / self.ratio if self.index_heads else 0.0,
+        )
+
+    @cached_property
     def matrices(self) -> tuple[Matrix, ...]:
         """Query, latent and output projections, the compressor, and the indexer with a compressor of its own."""
         width, apart = self.heads * self.head_dim, Sharding.REPLICATED
         outputs = self.output_groups * self.output_rank
         overlap = 2 if self.index_heads else 1  # windows of the indexed layers overlap
         compressor_width = 2 * overlap * self.head_dim if self.ratio else 0
-        indexer = (
-            (
-                Matrix("index_q", self.query_rank, self.index_heads * self.index_dim, apart, Part.ATTENTION),
-                Matrix("index_k", self.hidden, 4 * self.index_dim + self.index_heads, apart, Part.ATTENTION),
-            )
-            if self.index_heads
-            else ()
-        )
-        return (
+        index_key = 4 * self.index_dim + self.index_heads if self.index_heads else 0
+        return nonempty(
             Matrix("q_a", self.hidden, self.query_rank, apart, Part.ATTENTION),
             Matrix("q_b", self.query_rank, width, Sharding.COLUMN, Part.ATTENTION),
             Matrix("kv", self.hidden, self.head_dim + compressor_width, apart, Part.ATTENTION, merged=True),
             Matrix("o_a", width // self.output_groups, outputs, Sharding.COLUMN, Part.ATTENTION),
             Matrix("o_b", outputs, self.hidden, Sharding.ROW, Part.ATTENTION),
-            *indexer,
+            Matrix("index_q", self.query_rank, self.index_heads * self.index_dim, apart, Part.ATTENTION),
+            Matrix("index_k", self.hidden, index_key, apart, Part.ATTENTION),
         )
 
-    @property
-    def kv_elements_per_token(self) -> float:
-        """A token's share of a compressed latent."""
-        return self.head_dim / self.ratio if self.ratio else 0.0
 
-    @property
-    def state_bytes(self) -> float:
-        """The window, at 16 bit whatever the cache has: the size of a short prompt's cache [byte]."""
-        return 2.0 * self.window * self.head_dim
-
-    @property
-    def decompressed(self) -> float:
-        """No token: the latent is key and value as it is."""
-        return 0.0
-
-    @property
-    def prefill_flop_per_pair(self) -> float:
-        """2 d for the score and 2 d for the value of each compressed latent, over the tokens that it stands for."""
-        return 4.0 * self.heads * self.head_dim / self.ratio if self.ratio else 0.0
-
-    @property
-    def selected(self) -> int | None:
-        """Tokens behind the latents that a query attends (None: all)."""
-        return self.index_topk * self.ratio if self.index_heads else (None if self.ratio else 0)
-
-    @property
-    def kept(self) -> int | None:
-        """Every compressed latent stays; where there is none, no token outlasts the window."""
-        return None if self.ratio else 0
-
-    @property
-    def index_flop_per_pair(self) -> float:
-        """2 d_index per index head and compressed latent, over the whole context."""
-        return 2.0 * self.index_heads * self.index_dim / self.ratio if self.index_heads else 0.0
-
-    @property
-    def index_bytes_per_token(self) -> float:
-        """A token's share of an FP8 index key and its 32-bit scale."""
-        return (self.index_dim + 4.0) / self.ratio if self.index_heads else 0.0
-
-    @property
-    def flop_per_token(self) -> float:
-        """Attention within the window."""
-        return 4.0 * self.heads * self.head_dim * self.window
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LinearAttention(TokenMixer):
     """A state of fixed size per request instead of a cache that grows: S = decay S + k v, y = q S.
 
@@ -432,63 +304,42 @@ class LinearAttention(TokenMixer):
     gate_rank: int = 0
     step_rank: int = 0
 
-    @property
+    def __post_init__(self) -> None:
+        """A 32-bit matrix d_k x d_v per value head, by which it splits, and a 16-bit window of the convolution.
+
+        The convolution is over q, k and v, or over v alone where q and k come after it (Mamba-1). Without q and k it is
+        all there is (LFM2). A token writes and queries the state, and with the delta rule reads it too: `products` of
+        d_k x d_v per value head. No key is kept, so none is attended.
+        """
+        recurrent = 4.0 * self.value_heads * self.key_dim * self.value_dim if self.key_heads else 0.0
+        channels = (0 if self.step_rank else 2 * self.key_heads * self.key_dim) + self.value_heads * self.value_dim
+        vars(self).update(
+            kv_shards=self.value_heads,
+            state_bytes=recurrent + 2.0 * channels * max(self.conv_width - 1, 0),
+            flop_per_token=2.0 * self.products * self.value_heads * self.key_dim * self.value_dim,
+            selected=0,
+            kept=0,
+        )
+
+    @cached_property
     def matrices(self) -> tuple[Matrix, ...]:
         """Projections to q, k, v, output gate, decay and scalars; output projection."""
         values, keys = self.value_heads * self.value_dim, 2 * self.key_heads * self.key_dim
+        output = Matrix("o", values, self.hidden, Sharding.ROW, Part.ATTENTION)
         if self.step_rank:
-            return (
+            return nonempty(
                 Matrix("xz", self.hidden, 2 * values, Sharding.COLUMN, Part.ATTENTION, merged=True),
                 Matrix("steps", values, self.step_rank + keys, Sharding.ROW, Part.ATTENTION),
                 Matrix("step", self.step_rank, values, Sharding.COLUMN, Part.ATTENTION),
-                Matrix("o", values, self.hidden, Sharding.ROW, Part.ATTENTION),
+                output,
             )
         inputs = keys + values + self.scalars * self.value_heads + self.decay_rank + (self.gate_rank or values)
-        ups = (
-            Matrix(name, rank, width, Sharding.COLUMN, Part.ATTENTION)
-            for name, rank, width in (
-                ("decay", self.decay_rank, self.value_heads * self.key_dim),
-                ("gate", self.gate_rank, values),
-            )
-            if rank
-        )
-        return (
+        return nonempty(
             Matrix("qkvz", self.hidden, inputs, Sharding.COLUMN, Part.ATTENTION, merged=True),
-            *ups,
-            Matrix("o", values, self.hidden, Sharding.ROW, Part.ATTENTION),
+            Matrix("decay", self.decay_rank, self.value_heads * self.key_dim, Sharding.COLUMN, Part.ATTENTION),
+            Matrix("gate", self.gate_rank, values, Sharding.COLUMN, Part.ATTENTION),
+            output,
         )
-
-    @property
-    def kv_shards(self) -> int:
-        """The state splits by value heads."""
-        return self.value_heads
-
-    @property
-    def state_bytes(self) -> float:
-        """A 32-bit matrix d_k x d_v per value head, and a 16-bit window of the convolution [byte].
-
-        The convolution is over q, k and v, or over v alone where q and k come after it (Mamba-1). Without q and k it is
-        all there is (LFM2).
-        """
-        recurrent = 4.0 * self.value_heads * self.key_dim * self.value_dim if self.key_heads else 0.0
-        keys = 0 if self.step_rank else 2 * self.key_heads * self.key_dim
-        channels = keys + self.value_heads * self.value_dim
-        return recurrent + 2.0 * channels * max(self.conv_width - 1, 0)
-
-    @property
-    def selected(self) -> int | None:
-        """No key is kept, so none is attended."""
-        return 0
-
-    @property
-    def kept(self) -> int | None:
-        """No token is kept."""
-        return 0
-
-    @property
-    def flop_per_token(self) -> float:
-        """Write and query of the state, with the delta rule also a read: products of d_k x d_v per value head."""
-        return 2.0 * self.products * self.value_heads * self.key_dim * self.value_dim
 
 
 Attention = SoftmaxAttention | LatentAttention | CompressedAttention | LinearAttention

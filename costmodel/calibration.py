@@ -25,7 +25,7 @@ from .accelerator import Accelerator, KernelEfficiency
 from .engine import NO_OVERHEAD, EngineConfig, EngineOverhead, ServingPolicy
 from .engine_arrays import vendor_peak
 from .estimate import used_efficiencies
-from .step import StepLoad, StepTime, step_time_one
+from .step import StepLoad, step_time_one
 from .transformer import Part, Transformer
 
 Array = NDArray[np.float64]
@@ -375,8 +375,7 @@ def least_tpot(model: Transformer, config: EngineConfig, running: float, context
     slack above. Every pipeline stage holds its share of the requests.
     """
     batch = max(running / config.parallelism.pipeline, min(running, 1.0))
-    step = _step(model, config, StepLoad.decode(batch, context))
-    return slack(model) * float(step.traffic[0, 0]) / config.accelerator.bandwidth
+    return _floors(model, config, StepLoad.decode(batch, context))[1]
 
 
 def least_ttft(model: Transformer, config: EngineConfig, isl: float) -> float:
@@ -384,15 +383,12 @@ def least_ttft(model: Transformer, config: EngineConfig, isl: float) -> float:
 
     An engine takes in no more than one on each of its data ranks in that time.
     """
-    step = _step(model, config, StepLoad.prefill(isl))
-    return slack(model) * float(step.flop[0, 0]) / (vendor_peak(config) * config.parallelism.pipeline)
+    return _floors(model, config, StepLoad.prefill(isl))[0] / config.parallelism.pipeline
 
 
 def least_step(model: Transformer, config: EngineConfig, load: StepLoad) -> float:
     """Least time of any step of a single engine [s]: the longer of FLOP / peak and bytes / bandwidth."""
-    step = _step(model, config, load)
-    arithmetic = float(step.flop[0, 0]) / vendor_peak(config)
-    return slack(model) * max(arithmetic, float(step.traffic[0, 0]) / config.accelerator.bandwidth)
+    return max(_floors(model, config, load))
 
 
 def slack(model: Transformer) -> float:
@@ -400,5 +396,8 @@ def slack(model: Transformer) -> float:
     return EXPERTS_SLACK if model.is_moe else DENSE_SLACK
 
 
-def _step(model: Transformer, config: EngineConfig, load: StepLoad) -> StepTime:
-    return step_time_one(model, config, NO_OVERHEAD, load)
+def _floors(model: Transformer, config: EngineConfig, load: StepLoad) -> tuple[float, float]:
+    """FLOP / peak and bytes / bandwidth of what a step of a single engine surely must do [s]."""
+    step = step_time_one(model, config, NO_OVERHEAD, load)
+    seconds = step.flop[0, 0] / vendor_peak(config), step.traffic[0, 0] / config.accelerator.bandwidth
+    return slack(model) * float(seconds[0]), slack(model) * float(seconds[1])

@@ -6,15 +6,18 @@ Every array has shape (engines, 1) and broadcasts against operating points.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+
+from costmodel.queues.waits import largest_of
 
 from .accelerator import Accelerator, InEngine, KernelEfficiency
 from .arrays import FloatArray
 from .engine import EngineConfig, EngineOverhead, Role, draft_layer
 from .errors import InputError
-from .transformer import DTYPE_BYTES, LayerGroup, Part, Transformer, largest_of
+from .transformer import DTYPE_BYTES, LayerGroup, Part, Transformer
 
 ACTIVATION_DTYPE = "bf16"
 """Activations, attention and collectives run in 16 bit; FP8 KV halves the bytes, not the FLOP."""
@@ -40,10 +43,6 @@ _STANDS_IN = {
     "all_to_all": "all_reduce",
 }
 """Kernel class whose efficiency serves where one was never measured."""
-
-
-def _zero() -> FloatArray:
-    return np.zeros((1, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +91,13 @@ class KernelRates:
     peak: FloatArray
     bandwidth: FloatArray
     launch: FloatArray
-    compute_half: FloatArray = field(default_factory=_zero)
-    depth_half: FloatArray = field(default_factory=_zero)
-    fill_half: FloatArray = field(default_factory=_zero)
-    cast: FloatArray = field(default_factory=_zero)
-    spill: FloatArray = field(default_factory=_zero)
-    floor: FloatArray | None = None
-    single: FloatArray | None = None
+    compute_half: FloatArray
+    depth_half: FloatArray
+    fill_half: FloatArray
+    cast: FloatArray
+    spill: FloatArray
+    floor: FloatArray | None
+    single: FloatArray | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,27 +340,26 @@ def _kernel_rates(
     eager: bool,
 ) -> KernelRates:
     """Rates from (efficiency of the arithmetic, of the traffic) of each accelerator."""
-    arithmetic = [compute for compute, _ in pairs]
-    traffic = [memory for _, memory in pairs]
-    bandwidth = [accelerator.bandwidth for accelerator in accelerators]
-    floors, singles = ([getattr(fit, name) * eager for fit in arithmetic] for name in ("floor", "single"))
-    longer = [accelerator.in_engine if conditions.in_engine else InEngine() for accelerator in accelerators]
-    return KernelRates(
-        peak=_column(
-            [peak * fit.compute / more.arithmetic for peak, fit, more in zip(peaks, arithmetic, longer, strict=True)]
-        ),
-        bandwidth=_column(
-            [width * fit.memory / more.traffic for width, fit, more in zip(bandwidth, traffic, longer, strict=True)]
-        ),
-        launch=_column([fit.launch + (fit.eager if eager else 0.0) for fit in traffic]),
-        compute_half=_column([fit.compute_half for fit in arithmetic]),
-        depth_half=_column([fit.depth_half for fit in arithmetic]),
-        fill_half=_column([fit.fill_half for fit in arithmetic]),
-        cast=_column([fit.cast / width for width, fit in zip(bandwidth, arithmetic, strict=True)]),
-        spill=_column([fit.spill / width for width, fit in zip(bandwidth, arithmetic, strict=True)]),
-        floor=_column(floors) if any(floors) else None,
-        single=_column(singles) if any(singles) else None,
-    )
+    rows = []
+    for accelerator, peak, (arithmetic, traffic) in zip(accelerators, peaks, pairs, strict=True):
+        width, longer = accelerator.bandwidth, accelerator.in_engine if conditions.in_engine else InEngine()
+        rows.append(
+            {
+                "peak": peak * arithmetic.compute / longer.arithmetic,
+                "bandwidth": width * traffic.memory / longer.traffic,
+                "launch": traffic.launch + (traffic.eager if eager else 0.0),
+                "compute_half": arithmetic.compute_half,
+                "depth_half": arithmetic.depth_half,
+                "fill_half": arithmetic.fill_half,
+                "cast": arithmetic.cast / width,
+                "spill": arithmetic.spill / width,
+                "floor": arithmetic.floor * eager,
+                "single": arithmetic.single * eager,
+            }
+        )
+    columns: dict[str, Any] = {name: _column([row[name] for row in rows]) for name in rows[0]}
+    unused = {name: None for name in ("floor", "single") if not columns[name].any()}
+    return KernelRates(**columns | unused)
 
 
 PAIR = 2

@@ -43,7 +43,7 @@ GOLDEN = (np.sqrt(5.0) - 1.0) / 2.0
 class Entry:
     """A decode pool that takes requests in.
 
-    met: chance that one meets a decode step in progress (`transfer.step_in_progress`) [1]; step: its length [s]; share:
+    met: chance that one meets a decode step in progress (`waits.step_in_progress`) [1]; step: its length [s]; share:
     of the requests that the pool takes in [1].
     """
 

@@ -133,17 +133,6 @@ def required_bandwidth(size: Value, seconds: Value) -> Value:
     return size / seconds
 
 
-def weight_intensity(tokens: Value, element_bytes: float) -> Value:
-    """FLOP per byte of weights read for `tokens` tokens in a step = 2 T / bytes per weight [FLOP/byte].
-
-    In 16 bit it equals the number of tokens: the prompt length in prefill, the batch in decode.
-
-    >>> weight_intensity(2048.0, 2.0)
-    2048.0
-    """
-    return 2.0 * tokens / element_bytes
-
-
 Figure = float | FloatArray
 
 ACTIVATION_BYTES = DTYPE_BYTES["bf16"]

@@ -269,14 +269,3 @@ def kv_transfer_time(size: Amount, bandwidth: Amount, latency: float = 0.0) -> A
     0.0175
     """
     return latency + size / (bandwidth * TRANSFER_EFFICIENCY)
-
-
-def step_in_progress(running: FloatArray | float) -> FloatArray:
-    """Chance that a request meets a decode step in progress where so many run on average: 1 - exp(-running) [1].
-
-    An engine that pulls (`engine.Policy`) then loads the KV during one whole step more than one that is sent it.
-
-    >>> step_in_progress(np.array([0.0, 1.0, 50.0])).round(3).tolist()
-    [0.0, 0.632, 1.0]
-    """
-    return np.asarray(-np.expm1(-np.asarray(running)))

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from statistics import NormalDist
 from typing import TypeVar
 
@@ -37,8 +37,10 @@ KNOTS = 500
 """Points at which a distribution of times is kept."""
 FARTHEST = 1e9
 """Characteristic time of a cache that never fills [s]."""
-POINTS, LIGHTEST = 7, 0.1
-"""Points of the mean over the load of a replica, and the least load over the mean one [1]."""
+POINTS, WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
+"""Where a mean over a standard normal variable, such as the load of a replica, is computed, and their weights [1]."""
+LIGHTEST = 0.1
+"""The least load of a replica over the mean one [1]."""
 LEAST_SHARE = 1e-3
 """Chance that a session was at other replicas for so many turns below which older visits are left out [1]."""
 
@@ -202,21 +204,13 @@ def cached(
     keeps = characteristic_time(inflow, next_share, times, capacity)
     entries = float(weight.sum()) * times.held(next_share, keeps)
     spread = float(weight @ sizes**2) * float(weight.sum()) / max(inflow**2, 1e-300) / max(entries, 1.0)
-    points, mass = _normal_points()
-    load = np.maximum(1.0 + np.sqrt(spread) * points, LIGHTEST)
-    hit_tokens, mass = np.zeros(reuse.history.size), mass * load / float(mass @ load)
+    load = np.maximum(1.0 + np.sqrt(spread) * POINTS, LIGHTEST)
+    hit_tokens, mass = np.zeros(reuse.history.size), WEIGHTS * load / float(WEIGHTS @ load)
     limits = characteristic_time(inflow * load, next_share, times, capacity)
     for visit, share, age in zip(visits, chance, ages, strict=True):
         length = np.maximum(reuse.history - (visit - 1) * reuse.growth, 0.0)
         hit_tokens += share * float(mass @ age.within(limits)) * length
     return Cached(np.minimum(hit_tokens / np.maximum(reuse.history, 1e-12), 1.0), keeps)
-
-
-@cache
-def _normal_points() -> tuple[FloatArray, FloatArray]:
-    """Where a mean over a standard normal variable is computed, and the weight of each point."""
-    points, mass = np.polynomial.hermite_e.hermegauss(POINTS)
-    return points, mass
 
 
 def _mixture(ages: list[TimeDistribution], weight: FloatArray) -> TimeDistribution:

@@ -190,7 +190,8 @@ def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> Step
 
     gemm = matrix_work(engines, head_matrix(model), rows)
     prefill, decode, experts = NOTHING, NOTHING, NOTHING
-    communication = _stage_communication(model, engines, whole.tokens)
+    state = _state_bytes(model, whole.tokens)
+    communication = all_reduce_time(engines, state) + send_time(engines, state)  # the embedding, and between stages
     passes: list[tuple[LayerGroup, _Pass, int | FloatArray]] = [(group, whole, group.count) for group in model.layers]
     if engines.draft is not None:
         prompt_pass = _Pass(prompts, nothing, prompt_tokens, load.tokens - load.decode_requests)
@@ -237,12 +238,6 @@ def _state_bytes(model: Transformer, tokens: FloatArray) -> FloatArray:
 def step_time_one(model: Transformer, config: EngineConfig, overhead: EngineOverhead, load: StepLoad) -> StepTime:
     """Step time of a single engine; arrays of shape (1, points)."""
     return step_time(model, engine_arrays(model, [config], overhead), load)
-
-
-def _stage_communication(model: Transformer, engines: EngineArrays, tokens: FloatArray) -> FloatArray:
-    """All-reduce after the embedding, and the hand-over from stage to stage [s]."""
-    size = _state_bytes(model, tokens)
-    return np.asarray(all_reduce_time(engines, size) + send_time(engines, size))
 
 
 def _layer_communication(

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
-from statistics import NormalDist
 from typing import TypeVar
 
 import numpy as np
@@ -27,6 +27,7 @@ from .attention import (
     Part,
     Sharding,
     SoftmaxAttention,
+    nonempty,
 )
 
 __all__ = [
@@ -83,7 +84,7 @@ class WeightScale:
         return self.size / (self.outputs * self.inputs)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FeedForward:
     """A dense block (experts = 0) or a mixture of experts, with a dense shared part beside the experts if any.
 
@@ -103,28 +104,19 @@ class FeedForward:
     latent: int = 0
     adapter: int = 0
 
-    @property
+    @cached_property
     def matrices(self) -> tuple[Matrix, ...]:
         """Dense (or shared) up and down projections, the router, the projections around latent experts, the adapter."""
         up = (2 if self.gated else 1) * self.intermediate
-        dense = (
-            (
-                Matrix("up", self.hidden, up, Sharding.COLUMN, Part.FEED_FORWARD, merged=self.gated),
-                Matrix("down", self.intermediate, self.hidden, Sharding.ROW, Part.FEED_FORWARD),
-            )
-            if self.intermediate
-            else ()
+        return nonempty(
+            Matrix("up", self.hidden, up, Sharding.COLUMN, Part.FEED_FORWARD, merged=self.gated),
+            Matrix("down", self.intermediate, self.hidden, Sharding.ROW, Part.FEED_FORWARD),
+            Matrix("router", self.hidden, self.experts, Sharding.REPLICATED, Part.EMBEDDING),
+            Matrix("latent_in", self.hidden, self.latent, Sharding.REPLICATED, Part.FEED_FORWARD),
+            Matrix("latent_out", self.latent, self.hidden, Sharding.REPLICATED, Part.FEED_FORWARD),
+            Matrix("adapter_in", self.hidden, self.adapter, Sharding.REPLICATED, Part.FEED_FORWARD),
+            Matrix("adapter_out", self.adapter, self.hidden, Sharding.REPLICATED, Part.FEED_FORWARD),
         )
-        router = (
-            (Matrix("router", self.hidden, self.experts, Sharding.REPLICATED, Part.EMBEDDING),) if self.experts else ()
-        )
-        low_rank = tuple(
-            Matrix(f"{name}_{end}", *shape, Sharding.REPLICATED, Part.FEED_FORWARD)
-            for name, rank in (("latent", self.latent), ("adapter", self.adapter))
-            for end, shape in (("in", (self.hidden, rank)), ("out", (rank, self.hidden)))
-            if rank
-        )
-        return dense + router + low_rank
 
     @property
     def expert_hidden(self) -> int:
@@ -157,7 +149,7 @@ class FeedForward:
         return hidden * width / (self.expert_hidden * share)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LayerGroup:
     """`count` equal layers.
 
@@ -180,12 +172,12 @@ class LayerGroup:
         """Layers' weights that are stored [1]."""
         return min(self.count, self.sets) if self.sets else self.count
 
-    @property
+    @cached_property
     def matrices(self) -> tuple[Matrix, ...]:
         """Every dense matrix of one layer (experts apart)."""
         hidden = self.attention.hidden
         join = Matrix("join", self.joined * hidden, hidden, Sharding.REPLICATED, Part.EMBEDDING)
-        return ((join,) if self.joined else ()) + self.attention.matrices + self.feed_forward.matrices
+        return nonempty(join, *self.attention.matrices, *self.feed_forward.matrices)
 
     @property
     def dense_elements(self) -> int:
@@ -360,11 +352,7 @@ class Transformer:
         >>> [float(model.kv_bytes(tokens, "bf16")) / 2**10 for tokens in (1000.0, 9000.0)]  # 128 KiB per token
         [128000.0, 524288.0]
         """
-        size = 0.0 * context + self.state_bytes
-        for group, per_token in self._growing(kv_dtype):
-            window = group.attention.kept
-            size = size + per_token * (context if window is None else np.minimum(context, float(window)))
-        return size
+        return self.mean_kv_bytes(context, 0.0 * context, kv_dtype)
 
     def mean_kv_bytes(self, isl: Tokens, osl: Tokens, kv_dtype: str) -> Tokens:
         """Cache held by one request, averaged over its generation [byte].
@@ -374,13 +362,10 @@ class Transformer:
         isl, osl [token] may be arrays that broadcast together.
         """
         size = 0.0 * (isl + osl) + self.state_bytes
-        for group, per_token in self._growing(kv_dtype):
-            size = size + per_token * _mean_kept(isl, osl, group.attention.kept)
+        for group in self.layers:
+            if per_token := group.cached_bytes(kv_dtype):
+                size = size + per_token * _mean_kept(isl, osl, group.attention.kept)
         return size
-
-    def _growing(self, kv_dtype: str) -> list[tuple[LayerGroup, float]]:
-        """Layers whose cache grows, with the bytes that one token adds in all of the group's layers."""
-        return [(group, rate) for group in self.layers if (rate := group.cached_bytes(kv_dtype))]
 
 
 def _mean_kept(isl: Tokens, osl: Tokens, window: int | None) -> Tokens:
@@ -463,15 +448,6 @@ def sampled_spread(tokens: FloatArray) -> FloatArray:
     most = np.maximum(SAMPLED_RANGE * tokens, 1.0 + 1e-6)
     variance = (most + 1.0) * np.log(most) / (2.0 * (most - 1.0)) - 1.0
     return np.asarray(SAMPLED_SPREAD * np.sqrt(np.maximum(variance, 0.0)))
-
-
-def largest_of(ranks: float) -> float:
-    """Expected largest of `ranks` independent standard normals: inverse normal of (n - 3/8) / (n + 1/4) (Blom 1958).
-
-    >>> [round(largest_of(n), 2) for n in (1, 2, 8)]
-    [0.0, 0.59, 1.43]
-    """
-    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
 
 
 def imbalance(experts: Count, per_token: Count, ranks: FloatArray, largest: FloatArray, skew: float) -> FloatArray:

@@ -11,7 +11,7 @@ from costmodel.prefix_cache import usd_per_gpu
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage, plural
 from optimizer.plans.plan import ClassResult, Plan, Status, is_below
-from optimizer.plans.records import OPTIMAL_GAP, ClassJudgement, JudgedFleet, Outcome, Range, Simulation
+from optimizer.plans.records import OPTIMAL_GAP, CheaperFleets, ClassJudgement, JudgedFleet, Outcome, Range, Simulation
 from optimizer.verification.judge import Judgement
 from reports import words
 from reports.asked import day_rate, has_fleet, tightest_limits, violated
@@ -181,11 +181,11 @@ MOST_LESS: Final = 4
 """Pools that are named of those that cannot lose a replica."""
 
 
-def slo_result_sentence(plan: Plan, *, misses: bool = False) -> str:
+def slo_result_sentence(plan: Plan, outcome: Outcome | None = None) -> str:
     """Say whether the fleet meets the SLO, by which share of the tightest class, and how that is known.
 
-    misses: whatever the shares of the runs, as its queues grow. Empty for a plan without classes. Beside the share
-    stand the ends of its 95 % interval.
+    outcome: what is known by more than the shares of the runs, such as queues that grow. Empty for a plan without
+    classes. Beside the share stand the ends of its 95 % interval.
     """
     simulation = plan.simulation
     if not plan.classes:
@@ -196,7 +196,7 @@ def slo_result_sentence(plan: Plan, *, misses: bool = False) -> str:
         basis = "simulated" if words.is_simulated_row(plan) else "by formula, not simulated"
         return f"{result_words(outcome, item, plan.classes)}, {basis}."
     worst = max(simulation.classes, key=lambda item: words.misses_used(item.attainment_low, item.attainment_goal))
-    result = result_words(Outcome.MISSES if misses else worst.outcome, worst, simulation.classes)
+    result = result_words(outcome or worst.outcome, worst, simulation.classes)
     ends = (percent_beside(share, worst.attainment_goal) for share in (worst.attainment_low, worst.attainment_high))
     fresh = "fresh requests" if simulation.confirmation else "requests by which it was also chosen"
     source = "" if simulation.recorded is None else f" drawn from {clean(simulation.recorded.source, 60)}"
@@ -366,6 +366,8 @@ def proof_sentence(plan: Plan) -> str:
     if gap is not None and gap <= OPTIMAL_GAP:
         return f"Cheapest fleet possible: n{any_shape}"
     sentences = [f"N{any_shape}"] if plan.floor_usd_per_hour is not None else []
+    if plan.cheaper_fleets is not None:
+        return " ".join([f"Cheapest fleet found: {_cheaper_words(plan, plan.cheaper_fleets)}.", *sentences])
     if is_number(plan.gap) and bound is not None and bound != plan.floor_usd_per_hour:
         few_pools = (
             f"Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper{at_prices}."
@@ -375,6 +377,24 @@ def proof_sentence(plan: Plan) -> str:
             few_pools += "the simulation confirmed none below this price."
         sentences.insert(0, few_pools)
     return " ".join(sentences) or "No lower bound on the price is known."
+
+
+def _cheaper_words(plan: Plan, cheaper: CheaperFleets) -> str:
+    """How many cheaper fleets of one or two pools there are, and what refuted them."""
+    floor, by_formula = plan.floor_usd_per_hour, cheaper.count - cheaper.simulated
+    prices = "below this price" if floor is None else f"between {hourly(floor)} and this price"
+    fleets = f"{cheaper.count:,} fleets of one or two pools {prices}"
+    if not cheaper.count:
+        return f"there is no fleet of one or two pools {prices}"
+    if cheaper.count == 1:
+        why = "failed in simulation" if cheaper.simulated else f"misses {words.slo_name(plan)} by formula"
+        return f"the only fleet of one or two pools {prices} {why}"
+    if not cheaper.simulated:
+        return f"all {fleets} miss {words.slo_name(plan)} by formula"
+    if not by_formula:
+        return f"all {fleets} failed in simulation"
+    misses = f"{by_formula:,} {'misses' if by_formula == 1 else 'miss'} {words.slo_name(plan)} by formula"
+    return f"of the {fleets}, {misses}, and simulation confirmed none of the other {cheaper.simulated:,}"
 
 
 def _floor_dtypes(plan: Plan) -> str:

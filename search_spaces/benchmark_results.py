@@ -24,7 +24,7 @@ from costmodel.errors import InputError, shown
 from costmodel.units import MILLI
 
 from .files import LARGEST_RESULTS, Keys, Source, read_text, shown_path
-from .measurements import SHORTEST, Layout
+from .measurements import SHORTEST, Latency, Layout, MeasuredRun
 from .quantities import Kind, allowed_units, unit_size
 from .sources import NESTED, JsonText, after_space, json_kind, json_shown, parse_source, shipped_table, value_at
 
@@ -45,108 +45,6 @@ class Tool(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
-    """A time over the requests of a run [s]: its mean and quantiles."""
-
-    mean: float | None = None
-    p50: float | None = None
-    p90: float | None = None
-    p99: float | None = None
-    p95: float | None = None
-
-    @property
-    def typical(self) -> float | None:
-        """The mean, which the model predicts, or else the median [s]."""
-        return self.p50 if self.mean is None else self.mean
-
-    def times(self, factor: float) -> Latency:
-        """The same statistics of a time `factor` [1] as long."""
-        figures = (self.mean, self.p50, self.p90, self.p99, self.p95)
-        return Latency(*(None if figure is None else figure * factor for figure in figures))
-
-    def share_within(self, limit: float) -> tuple[float, float]:
-        """Least and largest share of requests that took no longer than `limit` [s], as far as the quantiles tell [1].
-
-        >>> Latency(p50=0.1, p90=0.2, p99=0.4).share_within(0.3)
-        (0.9, 0.99)
-        """
-        quantiles = ((0.5, self.p50), (0.9, self.p90), (0.95, self.p95), (0.99, self.p99))
-        met = [share for share, time in quantiles if time is not None and time <= limit]
-        above = [share for share, time in quantiles if time is not None and time > limit]
-        return max(met, default=0.0), min(above, default=1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Stated:
-    """A deployment that the result file itself states (InferenceX).
-
-    accelerator, precision: its words; decode: None where one kind of worker does both.
-    """
-
-    accelerator: str
-    precision: str
-    prefill: Layout
-    decode: Layout | None
-
-
-@dataclass(frozen=True, slots=True)
-class BenchmarkRun:
-    """One run of a load generator.
-
-    where: file, and line or index in it; model, engine: the file's words;
-    isl, osl: mean lengths [token]; spread: 1 - shortest / longest prompt [1];
-    concurrency: requests that the generator keeps in flight at most [1]; in_flight: their measured mean [1];
-    request_rate: rate at which it sends [1/s], infinite where only the concurrency limits it;
-    prompts: requests sent; completed: of these, finished;
-    tpot: (end - first token) / (OSL - 1); e2e: of the whole request;
-    goals: limits of TTFT, TPOT and e2e [s] that the generator checked, None where it had none; attainment: share of
-    requests within all of them [1];
-    request_throughput: requests that end [1/s];
-    speculative: more than one token came from a step; cached: share of prompt tokens found in a prefix cache [1];
-    stated: the deployment, where the file names it.
-    """
-
-    where: str
-    tool: Tool
-    isl: float
-    osl: float
-    ttft: Latency
-    tpot: Latency
-    model: str | None = None
-    engine: str | None = None
-    spread: float = 0.0
-    concurrency: float | None = None
-    in_flight: float | None = None
-    request_rate: float | None = None
-    prompts: int | None = None
-    completed: int | None = None
-    request_throughput: float | None = None
-    speculative: bool = False
-    cached: float = 0.0
-    stated: Stated | None = None
-    e2e: Latency = Latency()
-    goals: tuple[float | None, ...] = ()
-    attainment: float | None = None
-
-    @property
-    def gaps(self) -> float:
-        """Gaps between the tokens of a request: OSL - 1, at least one [1]."""
-        return max(self.osl - 1.0, 1.0)
-
-    @property
-    def residence(self) -> float | None:
-        """Time of a request from arrival to its last token [s]: TTFT + (OSL - 1) TPOT."""
-        ttft, tpot = self.ttft.typical, self.tpot.typical
-        return None if ttft is None or tpot is None else ttft + self.gaps * tpot
-
-    @property
-    def occupancy(self) -> float | None:
-        """Mean requests in flight by Little's law: throughput x residence [1]."""
-        rate, residence = self.request_throughput, self.residence
-        return None if rate is None or residence is None else rate * residence
-
-
-@dataclass(frozen=True, slots=True)
 class MeasuredStep:
     """One forward pass that an engine timed itself.
 
@@ -155,7 +53,7 @@ class MeasuredStep:
     """
 
     where: str
-    tool: Tool
+    source: str
     prompts: float
     new: float
     past: float
@@ -164,7 +62,7 @@ class MeasuredStep:
     seconds: float
 
 
-ResultRecord = BenchmarkRun | MeasuredStep
+ResultRecord = MeasuredRun | MeasuredStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +259,7 @@ class ResultFormat(BaseModel):
         """Whether an object has all paths of one of the alternatives."""
         return any(all(map(document.has, paths)) for paths in self.marks)
 
-    def run(self, document: ResultDocument) -> BenchmarkRun:
+    def run(self, document: ResultDocument) -> MeasuredRun:
         """The run of an object whose figures are where the row says."""
         isl, osl = document.needed(*self.isl), document.needed(*self.osl)
         ttft, e2e = (self.time(document, pattern) for pattern in (self.ttft, self.e2e))
@@ -370,15 +268,15 @@ class ResultFormat(BaseModel):
         else:
             of_trace = any(document.content.get(path) == RATE_OF_A_TRACE for path in self.rate)
             concurrency, rate = document.number(*self.concurrency), None if of_trace else document.number(*self.rate)
-        return BenchmarkRun(
+        return MeasuredRun(
             where=document.where,
-            tool=self.tool,
+            source=self.tool,
             isl=isl,
             osl=osl,
             ttft=ttft,
             tpot=self._tpot(document, osl, ttft, e2e),
-            model=document.text(*self.model),
-            engine=document.text(*self.engine),
+            model=document.text(*self.model) or "",
+            engine=document.text(*self.engine) or "",
             spread=_spread(document, self.isl),
             concurrency=concurrency if concurrency and math.isfinite(concurrency) else None,
             in_flight=document.number(*self.in_flight),
@@ -497,7 +395,7 @@ AIPERF_GOALS = ("time_to_first_token", "inter_token_latency", "request_latency")
 """AIPerf's words for TTFT, TPOT and the whole request among its goals (`--goodput`), in milliseconds."""
 
 
-def _aiperf(form: ResultFormat, document: ResultDocument) -> Iterator[BenchmarkRun]:
+def _aiperf(form: ResultFormat, document: ResultDocument) -> Iterator[MeasuredRun]:
     """One summary of AIPerf; which requests met its goals counts where it counted the server's tokens."""
     run = form.run(document)
     goals, met = document.at("input_config.slos"), document.at("good_request_fraction").content.get("avg")
@@ -508,9 +406,9 @@ def _aiperf(form: ResultFormat, document: ResultDocument) -> Iterator[BenchmarkR
     yield run
 
 
-def _guidellm(form: ResultFormat, document: ResultDocument) -> Iterator[BenchmarkRun]:
+def _guidellm(form: ResultFormat, document: ResultDocument) -> Iterator[MeasuredRun]:
     """The runs of one file."""
-    model = document.text("config.model", "args.model")
+    model = document.text("config.model", "args.model") or ""
     for index, run in enumerate(document.content["benchmarks"]):
         if not isinstance(run, Mapping) or not isinstance(run.get("metrics"), Mapping):
             raise document.error("has no metrics", "benchmarks", index)
@@ -524,39 +422,28 @@ def _dynamo(_form: ResultFormat, document: ResultDocument) -> Iterator[MeasuredS
         passes = item.get("fpms") if isinstance(item, Mapping) else None
         if not isinstance(passes, list):
             raise document.error("has no forward passes (fpms)", "results", index)
-        point = document.item("results", index)
-        steps = [step for number in range(len(passes)) if (step := _pass(point, number)) is not None]
+        point, steps = document.item("results", index), list[MeasuredStep]()
+        for number in range(len(passes)):
+            forward = point.item("fpms", number)
+            names = ("num_prefill_requests", "num_decode_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens")
+            prompts, decodes, new, past, context = (
+                forward.number(f"scheduled_requests.{name}") or 0.0 for name in (*names, "sum_decode_kv_tokens")
+            )
+            if prompts or decodes:
+                each, one = max(prompts, 1.0), max(decodes, 1.0)
+                load = {"prompts": prompts, "new": new / each, "past": past / each}
+                load |= {"decodes": decodes, "context": context / one, "seconds": forward.needed("wall_time")}
+                steps.append(MeasuredStep(point.where, Tool.DYNAMO, **load))
         if steps:
             steady = steps[1:] or steps
             middle = median(step.seconds for step in steady)
             yield min(steady, key=lambda step: abs(step.seconds - middle))
 
 
-def _pass(point: ResultDocument, number: int) -> MeasuredStep | None:
-    """One forward pass, or None where it held no request."""
-    document = point.item("fpms", number)
-    names = ("num_prefill_requests", "num_decode_requests", "sum_prefill_tokens", "sum_prefill_kv_tokens")
-    prompts, decodes, new, past, context = (
-        document.number(f"scheduled_requests.{name}") or 0.0 for name in (*names, "sum_decode_kv_tokens")
-    )
-    if not prompts and not decodes:
-        return None
-    return MeasuredStep(
-        where=point.where,
-        tool=Tool.DYNAMO,
-        prompts=prompts,
-        new=new / prompts if prompts else 0.0,
-        past=past / prompts if prompts else 0.0,
-        decodes=decodes,
-        context=context / decodes if decodes else 0.0,
-        seconds=document.needed("wall_time"),
-    )
-
-
 _WITHOUT_DRAFT = {"", "none", "off", "false", "no"}
 
 
-def _inferencex(form: ResultFormat, document: ResultDocument) -> Iterator[BenchmarkRun]:
+def _inferencex(form: ResultFormat, document: ResultDocument) -> Iterator[MeasuredRun]:
     """One result, which states its own deployment and the nominal lengths.
 
     Files of 2025 state these in their name alone (agg_dsr1_1k8k_fp8_...json).
@@ -566,24 +453,23 @@ def _inferencex(form: ResultFormat, document: ResultDocument) -> Iterator[Benchm
         by_name = {"isl": 1024 * int(thousands[1]), "osl": 1024 * int(thousands[2])}
         document = replace(document, content={**by_name, **document.content})
     split = document.content.get("disagg") is True
-    own_layout = Stated(
-        accelerator=document.text("hw") or "",
-        precision=document.text("precision") or "",
-        prefill=_workers(document, "prefill_" if split or "prefill_tp" in document.content else ""),
-        decode=_workers(document, "decode_") if split else None,
-    )
+    prefill = _workers(document, "prefill_" if split or "prefill_tp" in document.content else "")
+    decode = _workers(document, "decode_") if split else None
     run, mean = form.run(document), (1.0 + SHORTEST) / 2.0
     output = document.number("output_tput_per_gpu")  # of the GPUs that decode
-    gpus = (own_layout.decode or own_layout.prefill).gpus
     yield replace(
         run,
         isl=run.isl * mean,
         osl=run.osl * mean,
         spread=1.0 - SHORTEST,
         request_rate=math.inf,
-        request_throughput=None if output is None else output * gpus / (run.osl * mean),
+        request_throughput=None if output is None else output * (decode or prefill).gpus / (run.osl * mean),
         speculative=(document.text("spec_decoding", "mtp") or "").lower() not in _WITHOUT_DRAFT,
-        stated=own_layout,
+        accelerator=document.text("hw") or "",
+        precision=document.text("precision") or "",
+        prefill=prefill,
+        decode=decode,
+        gpus=prefill.gpus + (decode.gpus if decode else 0),
     )
 
 

@@ -44,21 +44,11 @@ from .sources import read_source
 
 TERMS_SCHEMA: Literal["pdplan.terms/1"] = "pdplan.terms/1"
 
-LEVELS = Bounds(1, 40, "levels")
 DOLLARS = Bounds(0, 1e9, "$")
-USD_PER_KWH = Bounds(0, 100, "$/kWh")
-PUE = Bounds(1, 10)
-CARBON = Bounds(0, 1e4, "g/kWh")
-INTERRUPTIONS = Bounds(0, 10_000, "per day")
-TARGET = Bounds(0, 0.999999)
-CHANCE = Bounds(0.0, 1.0)
-INTEREST = Bounds(0.0, 2.0)
-YEARS = Bounds(0.1, 50, "years")
-HELD = Bounds(1, 1e7, "GPUs")
 
 
 Growth = Annotated[float, share(bounds.GROWTH)]
-Chance = Annotated[float, share(CHANCE)]
+Chance = Annotated[float, share(Bounds(0.0, 1.0))]
 Price = Annotated[float, quantity(Kind.PRICE, bounds.PRICE)]
 Dollars = Annotated[float, number(DOLLARS)]
 Power = Annotated[float, quantity(Kind.POWER, bounds.POWER)]
@@ -93,7 +83,7 @@ class DemandSection(FileSection):
     """Probability of growth as at the upper end [1]; the rest is as expected."""
     by_hour: Annotated[list[Annotated[float, number(bounds.HOURLY_RATE)]], WHOLE_DAY] | None = None
     """24 rates in any unit: the shape of a day, its highest hour the workload's rate. Default: the workload's own."""
-    levels: Annotated[int, count(LEVELS)] = 16
+    levels: Annotated[int, count(Bounds(1, 40, "levels"))] = 16
     """Rates at which a fleet is searched for; every hour is served by the fleet of the next level above."""
 
     @model_validator(mode="after")
@@ -111,11 +101,11 @@ class DemandSection(FileSection):
 class ElectricitySection(FileSection):
     """What GPUs of your own draw and what that costs."""
 
-    usd_per_kwh: Annotated[float, number(USD_PER_KWH)] = 0.10
+    usd_per_kwh: Annotated[float, number(Bounds(0, 100, "$/kWh"))] = 0.10
     """Price of electricity [$/kWh]."""
-    pue: Annotated[float, number(PUE)] = 1.3
+    pue: Annotated[float, number(Bounds(1, 10))] = 1.3
     """Power of the whole site over that of its servers [1]."""
-    grams_co2_per_kwh: Annotated[float, number(CARBON)] | None = None
+    grams_co2_per_kwh: Annotated[float, number(Bounds(0, 1e4, "g/kWh"))] | None = None
     """Carbon per kilowatt-hour [g/kWh]; default: carbon is left out."""
 
 
@@ -124,13 +114,13 @@ class SpotSection(FileSection):
 
     price: Price
     """Price of one GPU [$/h]."""
-    interruptions_per_day: Annotated[float, number(INTERRUPTIONS)]
+    interruptions_per_day: Annotated[float, number(Bounds(0, 10_000, "per day"))]
     """How often one instance is taken back [1/day]."""
     recovery: Annotated[float, quantity(Kind.DURATION, bounds.RECOVERY)] = 600.0
     """Time until another one serves in its place [s]."""
     gpus_per_instance: Annotated[int, count(bounds.NODE_SIZE)] = 1
     """GPUs that go together."""
-    target: Annotated[float, share(TARGET)] = 0.99
+    target: Annotated[float, share(Bounds(0, 0.999999))] = 0.99
     """Probability with which at least the GPUs needed are there [1]; sets how many more are rented."""
 
     @model_validator(mode="after")
@@ -155,9 +145,9 @@ class PurchaseSection(HostingSection):
 
     capex_usd: Annotated[float, number(DOLLARS)]
     """Price of one GPU with its share of the server and network [$]."""
-    depreciation_years: Annotated[float, number(YEARS)] = 4.0
+    depreciation_years: Annotated[float, number(Bounds(0.1, 50, "years"))] = 4.0
     """Time over which it loses its value; what is left at the end of the horizon is not charged [years]."""
-    interest_per_year: Annotated[float, share(INTEREST)] = 0.0
+    interest_per_year: Annotated[float, share(Bounds(0.0, 2.0))] = 0.0
     """What the money could earn elsewhere [1/year]; 0: the value is charged evenly, else as an annuity."""
     delivery_months: Annotated[int, count(bounds.DELIVERY)] = 0
     """Months from the decision to the first use."""
@@ -166,7 +156,7 @@ class PurchaseSection(HostingSection):
 class OwnedSection(HostingSection):
     """GPUs that you have: paid for already, so that only power and hosting count."""
 
-    gpus: Annotated[int, count(HELD)]
+    gpus: Annotated[int, count(Bounds(1, 1e7, "GPUs"))]
     """How many."""
 
 
@@ -241,7 +231,12 @@ def load_terms(problem: Problem, path: Path | None = None, changes: Mapping[str,
         if faults:
             raise problem.refusal(faults)
     if path is not None:
-        file = _read_terms(path, problem)
+        terms_source, terms_faults = read_source(path)
+        check_kind(terms_source, "file of terms", TERMS_SCHEMA)
+        file = sections_of(terms_source, terms_faults, TermsFile)
+        unknown = _unknown(file.accelerators, problem)
+        if unknown:
+            raise InputError(terms_source.render(unknown))
         section = section.model_copy(update={name: getattr(file, name) for name in file.model_fields_set - {"schema_"}})
         source = str(path) if "accelerators" in file.model_fields_set else source
     return terms_of(_changed(section, changes or {}), problem, source)
@@ -261,16 +256,6 @@ def _missing(problem: Problem) -> str:
         f"or put what stands below procurement: into a file for --terms; docs/buying.md explains the keys, "
         f"`pdplan schema` lists them all"
     )
-
-
-def _read_terms(path: Path, problem: Problem) -> TermsFile:
-    source, faults = read_source(path)
-    check_kind(source, "file of terms", TERMS_SCHEMA)
-    file = sections_of(source, faults, TermsFile)
-    unknown = _unknown(file.accelerators, problem)
-    if unknown:
-        raise InputError(source.render(unknown))
-    return file
 
 
 def _changed(section: ProcurementSection, changes: Mapping[str, Any]) -> ProcurementSection:

@@ -16,41 +16,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodel import calibration as scaling
 from costmodel.accelerator import Accelerator, KernelEfficiency, Origin
 from costmodel.arrays import FloatArray
-from costmodel.calibration import (
-    HUBER,
-    SPREAD,
-    Observation,
-    Pair,
-    Quantity,
-    ScaleFit,
-    Scales,
-    above_physics,
-    calibrated_pairs,
-    fit_scales,
-    least_step,
-    least_tpot,
-    least_ttft,
-    scaled_figures,
-    scaled_overhead,
-    scaled_policy,
-    strain_of,
-)
+from costmodel.calibration import Observation, Pair, Quantity, ScaleFit, Scales
 from costmodel.engine import EngineConfig
-from costmodel.errors import InputError, UnknownNameError
+from costmodel.errors import InputError
 from costmodel.queues.steady_state import MANY_WAVES
 from costmodel.step import StepLoad, step_time_one
 from costmodel.transformer import DTYPE_BYTES, Transformer
 from costmodel.units import MICRO, MILLI
 from costmodel.words import join_words, percentage
 
-from .benchmark_results import BenchmarkRun, MeasuredStep, ResultRecord
+from .benchmark_results import MeasuredStep, ResultRecord
 from .catalog import MAX_OVERLAY_BYTES, TOP, AcceleratorCatalog, normalized_name, overlay_text
 from .efficiency import efficiency_dict
 from .engines import engine_name, load_engine_overhead, load_serving_policy
 from .measured_engines import (
-    Batch,
     MeasuredDeployment,
     batches_of,
     deployment_of,
@@ -59,7 +41,7 @@ from .measured_engines import (
     measured_model,
     steady_state,
 )
-from .measurements import Layout, RowFlags, ServingRow
+from .measurements import Latency, Layout, MeasuredRun, RowFlags
 from .quantities import rounded
 from .sources import read_source
 
@@ -130,7 +112,7 @@ def measured(records: Iterable[ResultRecord], setup: Setup) -> tuple[list[Measur
             notes.append(Note(record.where, f"left out: {error}"))
             continue
         notes += [Note(record.where, reason) for reason in reasons]
-        rows += [] if row is None else [row]
+        rows.append(row)
     return rows, notes
 
 
@@ -148,7 +130,7 @@ def engine_of(record: ResultRecord, setup: Setup) -> str:
     """The serving engine: as the user says, as the file states, as the tool suggests, or vLLM."""
     if setup.engine is not None:
         return engine_name(setup.engine)
-    if isinstance(record, MeasuredStep) or record.engine is None:
+    if isinstance(record, MeasuredStep) or not record.engine:
         return DEFAULT_ENGINE
     word = record.engine.lower()
     for mark, name in (("sgl", "sglang"), ("trt", "trtllm"), ("tensorrt", "trtllm"), ("vllm", "vllm")):
@@ -157,7 +139,7 @@ def engine_of(record: ResultRecord, setup: Setup) -> str:
     return DEFAULT_ENGINE
 
 
-def in_flight(run: BenchmarkRun) -> tuple[float | None, bool]:
+def in_flight(run: MeasuredRun) -> tuple[float | None, bool]:
     """Requests in flight, and whether the generator replaced each one that ended (a closed loop)."""
     flight = run.in_flight or run.occupancy
     if run.concurrency is None:
@@ -168,15 +150,12 @@ def in_flight(run: BenchmarkRun) -> tuple[float | None, bool]:
     return run.concurrency, True
 
 
-def _run(run: BenchmarkRun, setup: Setup) -> tuple[MeasuredRow | None, list[str]]:
-    reason = _unusable(run, setup)
-    if reason:
-        return None, [f"left out: {reason}"]
-    flight, is_closed_loop = in_flight(run)
-    if flight is None:
-        return None, ["left out: neither a concurrency nor a throughput from which to tell how many were in flight"]
-    notes = []
-    ttft, tpot = run.ttft.typical or math.nan, run.tpot.typical or math.nan
+def _run(run: MeasuredRun, setup: Setup) -> tuple[MeasuredRow, list[str]]:
+    """The engines of a run, and what of it is not used; InputError where nothing is."""
+    reason, (flight, is_closed_loop), notes = _unusable(run, setup), in_flight(run), list[str]()
+    if reason or flight is None:
+        raise InputError(reason or "neither a concurrency nor a throughput from which to tell how many were in flight")
+    ttft, tpot = run.scored
     if not is_closed_loop and ttft > 0.0:
         ttft = math.nan
         notes.append(
@@ -187,7 +166,7 @@ def _run(run: BenchmarkRun, setup: Setup) -> tuple[MeasuredRow | None, list[str]
         notes.append(f"TTFT not used: {percentage(run.cached)} of the prompt tokens came from a prefix cache")
     deployment = _deployment(run, setup, flight, ttft, tpot)
     if math.isnan(ttft) and math.isnan(tpot):
-        return None, [*notes, "left out: it has no TTFT and no TPOT to fit"]
+        raise InputError("; ".join([*notes, "it has no TTFT and no TPOT to fit"]))
     configs = (deployment.prefill,) if deployment.decode is None else (deployment.prefill, deployment.decode)
     times = ((Quantity.TTFT, ttft), (Quantity.TPOT, tpot))
     point = (deployment.isl, deployment.osl, deployment.concurrency)
@@ -195,7 +174,7 @@ def _run(run: BenchmarkRun, setup: Setup) -> tuple[MeasuredRow | None, list[str]
     return row, [*notes, *deployment.notes]
 
 
-def _unusable(run: BenchmarkRun, setup: Setup) -> str:
+def _unusable(run: MeasuredRun, setup: Setup) -> str:
     """Why a run cannot be predicted; empty where it can."""
     if run.speculative:
         return "speculative decoding is not modeled: steps cannot be counted from tokens"
@@ -209,56 +188,44 @@ def _unusable(run: BenchmarkRun, setup: Setup) -> str:
     return other_deployment(run, setup.model, [setup.accelerator.name], setup.catalog)
 
 
-def other_deployment(run: BenchmarkRun, model: Transformer, gpus: Sequence[str], catalog: AcceleratorCatalog) -> str:
+def other_deployment(run: MeasuredRun, model: Transformer, gpus: Sequence[str], catalog: AcceleratorCatalog) -> str:
     """Why a run is not of this model on these GPUs; empty where its file says nothing else."""
-    if run.stated is not None and run.stated.accelerator:
-        ran_on = _accelerator_named(run.stated.accelerator, catalog)
-        if ran_on is not None and ran_on.name not in gpus and any(gpu in catalog.accelerators for gpu in gpus):
-            return f"it ran on {ran_on.name}, not on {join_words(gpus)}"
+    words = run.accelerator.replace("_", "-").split("-")
+    for length in range(len(words), 0, -1):  # of a runner's name (h200-nb_0, b200-trt), what stands before a mark
+        ran_on = catalog.spellings.get(normalized_name("-".join(words[:length])))
+        if ran_on is not None and (ran_on in gpus or not any(gpu in catalog.accelerators for gpu in gpus)):
+            break
+        if ran_on is not None:
+            return f"it ran on {ran_on}, not on {join_words(gpus)}"
     with suppress(InputError):
-        ran_model = measured_model(run.model or "")
+        ran_model = measured_model(run.model)
         if ran_model.name != model.name and ran_model.layers != model.layers:
             return f"it ran {ran_model.name}, not {model.name}"
     return ""
 
 
-def _accelerator_named(runner_name: str, catalog: AcceleratorCatalog) -> Accelerator | None:
-    """The accelerator of a runner's name (h200-nb_0, b200-trt): what stands before the first mark that fits."""
-    words = runner_name.replace("_", "-").split("-")
-    for length in range(len(words), 0, -1):
-        try:
-            return catalog.accelerator("-".join(words[:length]))
-        except UnknownNameError:
-            continue
-    return None
-
-
-def _deployment(run: BenchmarkRun, setup: Setup, flight: float, ttft: float, tpot: float) -> MeasuredDeployment:
-    own_layout = run.stated
-    prefill, decode = (setup.layout, None) if own_layout is None else (own_layout.prefill, own_layout.decode)
-    dtype = setup.weight_dtype or (own_layout.precision if own_layout else "") or setup.model.native_weight_dtype
-    row = ServingRow(
-        line=0,
-        source="",
+def _deployment(run: MeasuredRun, setup: Setup, flight: float, ttft: float, tpot: float) -> MeasuredDeployment:
+    prefill, decode = (run.prefill, run.decode) if run.gpus else (setup.layout, None)
+    dtype = setup.weight_dtype or run.precision or setup.model.native_weight_dtype
+    row = replace(
+        run,
         model=setup.model_name,
         accelerator=setup.accelerator.name,
         engine=engine_of(run, setup),
         gemm_dtype=dtype,
         moe_dtype=dtype,
-        isl=run.isl,
-        osl=run.osl,
+        precision="",
         concurrency=flight,
         gpus=prefill.gpus + (decode.gpus if decode else 0),
         prefill=prefill,
         decode=decode,
-        ttft=ttft,
-        tpot=tpot,
+        ttft=Latency(ttft),
+        tpot=Latency(tpot),
         settings=RowFlags(setup.kv_dtype or "", setup.memory_fraction),
     )
     deployment = deployment_of(row, setup.model, setup.catalog)
     waves = MANY_WAVES if run.prompts is None else max(run.prompts / flight, 1.0)
-    fits = min(deployment.fits, setup.max_num_seqs or math.inf)
-    return replace(deployment, spread=run.spread, waves=waves, fits=fits)
+    return replace(deployment, waves=waves, fits=min(deployment.fits, setup.max_num_seqs or math.inf))
 
 
 def _step(step: MeasuredStep, setup: Setup) -> MeasuredRow:
@@ -284,13 +251,13 @@ def _step(step: MeasuredStep, setup: Setup) -> MeasuredRow:
 
 def used_pairs(rows: Sequence[MeasuredRow]) -> tuple[Pair, ...]:
     """(kernel class, dtype) of all efficiencies that the rows rest on."""
-    return tuple(dict.fromkeys(pair for row in rows for pair in calibrated_pairs(row.model, row.configs)))
+    return tuple(dict.fromkeys(pair for row in rows for pair in scaling.calibrated_pairs(row.model, row.configs)))
 
 
 def predictor(rows: Sequence[MeasuredRow], catalog: AcceleratorCatalog, *, limited: bool = True) -> Predict:
     """Predicted seconds of `observations(rows)`, in their order, as a function of the scales.
 
-    limited: no efficiency above 1; without, scales that physics forbids can be told (`scaled_figures`).
+    limited: no efficiency above 1; without, scales that physics forbids can be told (`scaling.scaled_figures`).
     """
     pairs = used_pairs(rows)
     numbers = {id(row.deployment): number for number, row in enumerate(rows)}
@@ -304,38 +271,27 @@ def predictor(rows: Sequence[MeasuredRow], catalog: AcceleratorCatalog, *, limit
     def predict(scales: Scales) -> FloatArray:
         def scaled(config: EngineConfig) -> EngineConfig:
             accelerator = config.accelerator
-            figures = scaled_figures(accelerator, pairs, scales, limited=limited)
+            figures = scaling.scaled_figures(accelerator, pairs, scales, limited=limited)
             return replace(config, accelerator=replace(accelerator, efficiency={**accelerator.efficiency, **figures}))
 
         seconds = np.empty((len(rows), 2))
         for batch in batches:
             places = [numbers[id(deployment)] for deployment in batch.deployments]
-            policy = scaled_policy(load_serving_policy(batch.engine, catalog.engines), scales)
-            steady = steady_state(_scaled_batch(batch, scaled), policy)
+            policy = scaling.scaled_policy(load_serving_policy(batch.engine, catalog.engines), scales)
+            deployments = tuple(
+                replace(own, prefill=scaled(own.prefill), decode=None if own.decode is None else scaled(own.decode))
+                for own in batch.deployments
+            )
+            steady = steady_state(replace(batch, deployments=deployments), policy)
             seconds[places] = np.concatenate([steady.ttft, steady.tpot], axis=1)
         for (engine, model), places in steps.items():  # passes of the same flags, so they share one engine
-            overhead = scaled_overhead(load_engine_overhead(engine, catalog.engines), scales)
+            overhead = scaling.scaled_overhead(load_engine_overhead(engine, catalog.engines), scales)
             load = StepLoad.of(*np.array([rows[place].point for place in places]).T)
             config = scaled(rows[places[0]].configs[0])
             seconds[places, 0] = step_time_one(model, config, overhead, load).total[0]
         return np.asarray(seconds[is_measured])
 
     return predict
-
-
-def _scaled_batch(batch: Batch, scaled: Callable[[EngineConfig], EngineConfig]) -> Batch:
-    """The batch with its engines scaled."""
-    return replace(
-        batch,
-        deployments=tuple(
-            replace(
-                deployment,
-                prefill=scaled(deployment.prefill),
-                decode=None if deployment.decode is None else scaled(deployment.decode),
-            )
-            for deployment in batch.deployments
-        ),
-    )
 
 
 FULLEST, EMPTIEST = 1.25, 0.1
@@ -349,7 +305,7 @@ def check_possible(rows: Sequence[MeasuredRow]) -> None:
     for row in rows:
         if isinstance(row.record, MeasuredStep):
             (config,) = row.configs
-            least = least_step(row.model, config, StepLoad.of(*row.point))
+            least = scaling.least_step(row.model, config, StepLoad.of(*row.point))
             needs = f"by the roofline of {_engine(config)}"
             _refuse_below(row.record.where, "wall time", row.record.seconds, least, needs)
         elif row.deployment is not None:
@@ -357,7 +313,7 @@ def check_possible(rows: Sequence[MeasuredRow]) -> None:
             _check_run(row.record, row.deployment)
 
 
-def check_littles_law(run: BenchmarkRun) -> None:
+def check_littles_law(run: MeasuredRun) -> None:
     """Throughput x residence must be what the generator kept in flight; a wrong unit shows here at once."""
     flight, is_closed_loop = in_flight(run)
     occupancy = run.occupancy
@@ -389,7 +345,7 @@ def check_near(forecast: NDArray[np.float64], times: Sequence[Observation], rows
 def check_fit(fit: ScaleFit, rows: Sequence[MeasuredRow]) -> None:
     """Refuse scales that push the kernels on which the times rest beyond the data sheet's peak or bandwidth."""
     config = rows[0].configs[0]
-    beyond = above_physics(config.accelerator, rows[0].model, used_pairs(rows), fit.scales)
+    beyond = scaling.above_physics(config.accelerator, rows[0].model, used_pairs(rows), fit.scales)
     for name, share in beyond.items():
         limit = "memory bandwidth" if name == "memory" else "peak FLOP/s"
         raise InputError(
@@ -399,20 +355,20 @@ def check_fit(fit: ScaleFit, rows: Sequence[MeasuredRow]) -> None:
         )
 
 
-def _check_run(run: BenchmarkRun, deployment: MeasuredDeployment) -> None:
-    row, model = deployment.row, deployment.model
+def _check_run(run: MeasuredRun, deployment: MeasuredDeployment) -> None:
+    row, model, (ttft, tpot) = deployment.row, deployment.model, deployment.row.scored
     prefill, decode = deployment.prefill, deployment.decode or deployment.prefill
-    if not math.isnan(row.tpot):
+    if not math.isnan(tpot):
         workers = (row.decode or row.prefill).workers
-        decoding = max((run.request_throughput or 0.0) * run.gaps * row.tpot / workers, 1.0)  # by Little's law
-        least = least_tpot(model, decode, decoding, deployment.isl + deployment.osl / 2.0)
+        decoding = max((run.request_throughput or 0.0) * run.gaps * tpot / workers, 1.0)  # by Little's law
+        least = scaling.least_tpot(model, decode, decoding, deployment.isl + deployment.osl / 2.0)
         _refuse_below(
-            run.where, "TPOT", row.tpot, least, f"to read weights and KV once at the bandwidth of {_engine(decode)}"
+            run.where, "TPOT", tpot, least, f"to read weights and KV once at the bandwidth of {_engine(decode)}"
         )
-    least = least_ttft(model, prefill, deployment.isl)
-    if not math.isnan(row.ttft):
+    least = scaling.least_ttft(model, prefill, deployment.isl)
+    if not math.isnan(ttft):
         needs = f"for the FLOP of {deployment.isl:,.0f} tokens at the peak of {_engine(prefill)}"
-        _refuse_below(run.where, "TTFT", row.ttft, least, needs)
+        _refuse_below(run.where, "TTFT", ttft, least, needs)
     if run.request_throughput is not None and not run.cached:
         most = row.prefill.workers * prefill.parallelism.data / least
         if run.request_throughput > most:
@@ -470,7 +426,7 @@ class Calibration:
     @property
     def kept(self) -> tuple[str, ...]:
         """Scales that the data could not show and that stay 1."""
-        return tuple(name for name in SPREAD if name not in self.fit.free)
+        return tuple(name for name in scaling.SPREAD if name not in self.fit.free)
 
 
 def calibrate(records: Sequence[ResultRecord], setup: Setup, source: str) -> Calibration:
@@ -493,11 +449,11 @@ def calibrate(records: Sequence[ResultRecord], setup: Setup, source: str) -> Cal
     try:
         check_possible(rows)
         check_near(predict(Scales()), times, rows)
-        check_fit(fit_scales(predictor(rows, setup.catalog, limited=False), times), rows)
+        check_fit(scaling.fit_scales(predictor(rows, setup.catalog, limited=False), times), rows)
     except InputError as fault:
         nearer = nearer_flags(records, setup, len(times))
         raise InputError(f"{fault}; {nearer}" if nearer else str(fault)) from fault
-    fit = fit_scales(predict, times)
+    fit = scaling.fit_scales(predict, times)
     hint = "" if fit.explains else nearer_flags(records, setup, len(times))
     if fit.explains:  # a fit may hide that the precision is the wrong one
         own = _catalog_error(records, setup, len(times))
@@ -513,7 +469,7 @@ def calibrate(records: Sequence[ResultRecord], setup: Setup, source: str) -> Cal
             source=f"{source}; scaled from: {efficiency.source.rpartition('scaled from: ')[2]}",  # the first one alone
             error=error,
         )
-        for pair, efficiency in scaled_figures(setup.accelerator, used_pairs(rows), fit.scales).items()
+        for pair, efficiency in scaling.scaled_figures(setup.accelerator, used_pairs(rows), fit.scales).items()
     }
     return Calibration(setup, engine, tuple(rows), tuple(times), fit, figures, tuple(notes), hint)
 
@@ -559,7 +515,8 @@ def _catalog_error(records: Sequence[ResultRecord], setup: Setup, times: int) ->
     except InputError:
         return math.inf
     ratio = predictor(rows, setup.catalog)(Scales()) / np.array([time.seconds for time in times_seen])
-    return float(np.median(np.abs(ratio - 1.0))) if strain_of(np.log(ratio), times_seen) <= HUBER else math.inf
+    is_near = scaling.strain_of(np.log(ratio), times_seen) <= scaling.HUBER
+    return float(np.median(np.abs(ratio - 1.0))) if is_near else math.inf
 
 
 def calibrated_overlay(calibration: Calibration, heading: Sequence[str], source: str, base: Path | None) -> str:
@@ -571,19 +528,13 @@ def calibrated_overlay(calibration: Calibration, heading: Sequence[str], source:
         (name for name in content.get(TOP) or {} if catalog.spellings.get(normalized_name(str(name))) == accelerator),
         accelerator,
     )
-    host = _host_times(calibration, source)
-    engines = {calibration.engine: host} if host else None
-    return overlay_text(heading, spelling, efficiency_dict(calibration.figures), engines, content)
-
-
-def _host_times(calibration: Calibration, source: str) -> dict[str, Any]:
-    scales, catalog = calibration.fit.scales, calibration.setup.catalog
-    times: dict[str, Any] = {}
+    scales, times = calibration.fit.scales, dict[str, Any]()
     if "host" in calibration.fit.free:
-        overhead = scaled_overhead(load_engine_overhead(calibration.engine, catalog.engines), scales)
+        overhead = scaling.scaled_overhead(load_engine_overhead(calibration.engine, catalog.engines), scales)
         times["step_overhead_us"] = rounded(overhead.step / MICRO)
         times["per_request_overhead_us"] = rounded(overhead.per_request / MICRO)
     if "arrival" in calibration.fit.free:
-        policy = scaled_policy(load_serving_policy(calibration.engine, catalog.engines), scales)
+        policy = scaling.scaled_policy(load_serving_policy(calibration.engine, catalog.engines), scales)
         times["arrival_ms"] = rounded(policy.arrival / MILLI)
-    return {**times, "origin": str(Origin.FITTED), "source": source} if times else {}
+    host = {calibration.engine: {**times, "origin": str(Origin.FITTED), "source": source}} if times else None
+    return overlay_text(heading, spelling, efficiency_dict(calibration.figures), host, content)

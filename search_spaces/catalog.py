@@ -32,7 +32,6 @@ from .efficiency import (
     EfficiencyChange,
     EfficiencyTable,
     KernelChange,
-    Peaks,
     figures_dict,
     parse_efficiency,
 )
@@ -43,7 +42,6 @@ from .quantities import Kind, in_base_units
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
 from .sources import read_source, shipped_table
 
-CATALOG = "costmodel.catalog"
 TOP, ENGINES = "accelerators", "engines"
 """The keys of an overlay."""
 LIKE = "like"
@@ -52,10 +50,6 @@ PRICE_SHORT = "price_usd_per_hour"
 """In an overlay: the whole price in one number."""
 EFFICIENCY = "efficiency"
 """In an overlay: kernel class -> dtype -> figures."""
-PEAKS = "tflops"
-"""Key of the peaks of an entry."""
-PRICE_LIKE = "price_like"
-"""In the shipped file: the accelerator whose price serves for want of any quote."""
 MAX_OVERLAY_BYTES = 1_000_000
 """A catalog of thousands of accelerators is smaller; a larger file is a mistake."""
 
@@ -217,9 +211,21 @@ class AcceleratorCatalog:
         if relative:  # whose figures serve
             efficiency = replace(efficiency, relatives={**efficiency.relatives, name: relative})
         entries = {**self.entries, name: raw}
-        peaks = {accelerator: entry[PEAKS] for accelerator, entry in entries.items()}
+        peaks = {accelerator: entry["tflops"] for accelerator, entry in entries.items()}
         efficiency = efficiency.changed(name, change, peaks)
-        accelerator = _accelerator(name, entry, prices, efficiency, peaks)
+        own_peaks = entry.tflops.model_dump(exclude_none=True)
+        accelerator = Accelerator(
+            name=name,
+            **in_base_units(entry.model_dump(exclude={"aliases", "tflops", "scale_up", "scale_out"})),
+            peak_flops={dtype: tflops * TERA for dtype, tflops in own_peaks.items()},
+            scale_up=entry.scale_up.link,
+            scale_up_size=entry.scale_up.gpus,
+            scale_out=entry.scale_out.link,
+            price=prices[0],
+            other_prices=tuple(prices[1:]),
+            efficiency=efficiency.complete(name, peaks),
+            in_engine=efficiency.in_engine(name),
+        )
         spellings = _with_spellings(self.spellings, name, entry)
         return AcceleratorCatalog(
             {**self.accelerators, name: accelerator}, spellings, entries, efficiency, self.engines
@@ -231,24 +237,21 @@ def load_catalog(overlay: Path | None = None, prices: str | None = None) -> Acce
 
     prices: a basis, which changes nothing here, or the user's file of quotes.
     """
-    catalog = _shipped_catalog() if overlay is None else _with_overlay(_shipped_catalog(), overlay)
+    catalog = _shipped_catalog()
+    if overlay is not None:
+        source, faults = read_source(overlay, MAX_OVERLAY_BYTES)
+        check_kind(source, "catalog")
+        file = sections_of(source, [*faults, *_name_faults(source.value, catalog)], OverlayFile)
+        faults = []
+        for name, change in file.accelerators.items():
+            try:
+                catalog = _overlaid(catalog, name, change, overlay.name)
+            except FaultsError as error:
+                faults += [replace(fault, path=(TOP, name, *fault.path)) for fault in error.faults]
+        if faults:
+            raise InputError(source.render(faults))
+        catalog = replace(catalog, engines=file.engines)
     return catalog if prices is None or basis_of(prices) is not None else catalog.with_quotes(Path(prices))
-
-
-def _with_overlay(catalog: AcceleratorCatalog, overlay: Path) -> AcceleratorCatalog:
-    """The catalog after the user's file; all that is wrong with it is raised at once."""
-    source, faults = read_source(overlay, MAX_OVERLAY_BYTES)
-    check_kind(source, "catalog")
-    file = sections_of(source, [*faults, *_name_faults(source.value, catalog)], OverlayFile)
-    faults = []
-    for name, change in file.accelerators.items():
-        try:
-            catalog = _overlaid(catalog, name, change, overlay.name)
-        except FaultsError as error:
-            faults += [replace(fault, path=(TOP, name, *fault.path)) for fault in error.faults]
-    if faults:
-        raise InputError(source.render(faults))
-    return replace(catalog, engines=file.engines)
 
 
 def _name_faults(content: Mapping[str, Any], catalog: AcceleratorCatalog) -> Iterator[Fault]:
@@ -274,9 +277,11 @@ def _name_faults(content: Mapping[str, Any], catalog: AcceleratorCatalog) -> Ite
 @cache
 def _shipped_catalog() -> AcceleratorCatalog:
     """The data files of the distribution, read once."""
-    efficiency = parse_efficiency(*(shipped_table(CATALOG, file) for file in ("efficiency.yaml", "in_engine.yaml")))
-    entries, prices = dict(shipped_table(CATALOG, "accelerators.yaml")["accelerators"]), shipped_prices()
-    models = {name: entry.pop(PRICE_LIKE, None) for name, entry in entries.items()}
+    efficiency = parse_efficiency(
+        *(shipped_table("costmodel.catalog", file) for file in ("efficiency.yaml", "in_engine.yaml"))
+    )
+    entries, prices = dict(shipped_table("costmodel.catalog", "accelerators.yaml")["accelerators"]), shipped_prices()
+    models = {name: entry.pop("price_like", None) for name, entry in entries.items()}
     catalog = AcceleratorCatalog({}, {}, entries, efficiency)  # all entries at once, as one may borrow from another
     for name, model in models.items():
         own = prices[name] if model is None else (borrowed(prices[model][0], model),)
@@ -333,7 +338,9 @@ def _merged_entry(base: RawEntry, change: RawEntry, file: str, relative: str | N
     for key, value in change.items():
         old = entry.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping):
-            has_own_peaks = relative and key == PEAKS and any(old.get(dtype) != peak for dtype, peak in value.items())
+            has_own_peaks = (
+                relative and key == "tflops" and any(old.get(dtype) != peak for dtype, peak in value.items())
+            )
             entry[key] = dict(value) if has_own_peaks else {**old, **value}
         else:
             entry[key] = (*old, *value) if key == "aliases" and old else value
@@ -356,25 +363,6 @@ def _with_spellings(spellings: Mapping[str, str], name: str, entry: AcceleratorE
     if entry.node_label:
         spellings_now.setdefault(normalized_name(entry.node_label), name)
     return spellings_now
-
-
-def _accelerator(
-    name: str, entry: AcceleratorEntry, prices: Sequence[Price], efficiency: EfficiencyTable, peaks: Peaks
-) -> Accelerator:
-    """The entry in SI units."""
-    own = entry.tflops.model_dump(exclude_none=True)
-    return Accelerator(
-        name=name,
-        **in_base_units(entry.model_dump(exclude={"aliases", PEAKS, "scale_up", "scale_out"})),
-        peak_flops={dtype: tflops * TERA for dtype, tflops in own.items()},
-        scale_up=entry.scale_up.link,
-        scale_up_size=entry.scale_up.gpus,
-        scale_out=entry.scale_out.link,
-        price=prices[0],
-        other_prices=tuple(prices[1:]),
-        efficiency=efficiency.complete(name, peaks),
-        in_engine=efficiency.in_engine(name),
-    )
 
 
 def entry_dict(accelerator: Accelerator) -> dict[str, Any]:

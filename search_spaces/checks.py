@@ -19,17 +19,7 @@ from costmodel.words import join_words, listed
 from costmodel.workload import Workload
 
 from .bounds import MAX_CELLS, MAX_SETTINGS, MAX_SPLITS, NO_TARGET
-from .enumeration import (
-    RULES,
-    Enumeration,
-    Shape,
-    candidates,
-    end_of,
-    enumerate_shapes,
-    pair_refusal,
-    partners,
-    refusal,
-)
+from .enumeration import RULES, candidates, end_of, enumerate_shapes, pair_refusal, partners, refusal
 from .files import Fault
 from .problem import TARGETS, Goal, Pools, Problem, target_of
 from .quotes import basis_of
@@ -248,7 +238,10 @@ _MORE_GPUS = "more GPUs per engine (search.tensor_parallel, max_gpus_per_engine)
 
 
 def feasibility_faults(problem: Problem) -> list[Fault]:
-    """What is wrong with the search space as a whole: it is too large, or no engine of it can exist."""
+    """What is wrong with the search space as a whole: it is too large, or no engine of it can exist.
+
+    Time and memory of the search grow with the engine settings, and with these x buckets x classes.
+    """
     space = problem.full_space
     ways = math.prod(len(getattr(space, name)) for name in (*DEGREES, *DTYPES, "speculative_tokens"))
     ways *= len(problem.offers)
@@ -258,23 +251,7 @@ def feasibility_faults(problem: Problem) -> list[Fault]:
     enumeration = enumerate_shapes(problem)
     if not enumeration.shapes:
         return list(impossible_faults(problem))
-    return [*_size_faults(problem, enumeration), *_pair_faults(problem, enumeration)]
-
-
-def _pair_faults(problem: Problem, enumeration: Enumeration) -> Iterator[Fault]:
-    """Where roles must be apart, some prefill engine can hand over to some decode engine."""
-    if Role.COLOCATED in problem.space.roles:
-        return
-    ends = {end_of(problem, shape): shape for shape in enumeration.shapes}
-    if not any(partners(problem, tuple(ends)).values()):
-        first = enumeration.shapes[0]
-        reason = pair_refusal(problem, first, first)
-        yield Fault(("search", "roles"), f"no prefill replica can hand over to any decode replica: {reason}")
-
-
-def _size_faults(problem: Problem, enumeration: Enumeration) -> Iterator[Fault]:
-    """Time and memory of the search grow with the engine settings, and with these x buckets x classes."""
-    space = problem.space
+    faults, first = list[Fault](), enumeration.shapes[0]
     settings = {
         "engine shapes": len(enumeration.shapes),
         "values of max_num_seqs": len(space.max_num_seqs),
@@ -282,20 +259,27 @@ def _size_faults(problem: Problem, enumeration: Enumeration) -> Iterator[Fault]:
     }
     cells = settings | {"buckets of lengths": problem.workload.share.size, "SLO classes": len(problem.slos)}
     for sizes, most in ((settings, MAX_SETTINGS), (cells, MAX_CELLS)):
-        candidates_made = math.prod(sizes.values())
-        if candidates_made > most:
+        made = math.prod(sizes.values())
+        if made > most and not faults:
             product = " x ".join(f"{count:,} {name}" for name, count in sizes.items())
-            yield Fault(
-                ("search",),
-                f"makes {candidates_made:,} candidates ({product}), but at most {most:,} are priced; state fewer",
-            )
-            return
+            sentence = f"makes {made:,} candidates ({product}), but at most {most:,} are priced; state fewer"
+            faults.append(Fault(("search",), sentence))
+    ends = dict.fromkeys(end_of(problem, shape) for shape in enumeration.shapes)
+    if Role.COLOCATED not in problem.space.roles and not any(partners(problem, tuple(ends)).values()):
+        sentence = "no prefill replica can hand over to any decode replica"
+        faults.append(Fault(("search", "roles"), f"{sentence}: {pair_refusal(problem, first, first)}"))
+    return faults
 
 
 def impossible_faults(problem: Problem) -> Iterator[Fault]:
     """One fault for each accelerator of which no engine can be built, however many there are: the closest it comes."""
     for index, offer in enumerate(problem.offers):
-        rule, shape, reason = _closest(problem, index)
+        rulings = [
+            (ruling, candidate)
+            for candidate in candidates(problem, index)
+            if (ruling := refusal(problem, candidate)) is not None
+        ]  # the closest shape passes most rules, and of these has most GPUs
+        (rule, reason), shape = max(rulings, key=lambda row: (RULES.index(row[0][0]), row[1].parallelism.gpus))
         split = shape.parallelism
         weights = problem.model.weight_bytes(shape.weight_dtype) / GIB
         weights_words = f"{problem.model.name} in {shape.weight_dtype} ({weights:,.0f} GiB of weights)"
@@ -307,14 +291,3 @@ def impossible_faults(problem: Problem) -> Iterator[Fault]:
             f"{weights_words} runs on no engine of {offer.accelerator.name} within the search space: "
             f"with {split.words if split.gpus > 1 else 'one GPU'}, {reason}; {mend}",
         )
-
-
-def _closest(problem: Problem, offer: int) -> tuple[str, Shape, str]:
-    """The shape that passes most rules, of these the one with most GPUs; with the rule that refuses it, and why."""
-    rulings = [
-        (candidate, ruling)
-        for candidate in candidates(problem, offer)
-        if (ruling := refusal(problem, candidate)) is not None
-    ]
-    shape, (rule, reason) = max(rulings, key=lambda item: (RULES.index(item[1][0]), item[0].parallelism.gpus))
-    return rule, shape, reason

@@ -187,8 +187,7 @@ def parse_efficiency(
 
 def _figures(row: Mapping[str, Any]) -> KernelEfficiency:
     """The figures of a row of efficiency.yaml; times in SI units."""
-    figures = {key: float(value) for key, value in row.items() if key not in {"origin", "source"}}
-    figures = in_base_units(figures)
+    figures = in_base_units({key: float(value) for key, value in row.items() if key not in {"origin", "source"}})
     return KernelEfficiency(**{"error": math.nan, **figures}, origin=Origin(row["origin"]), source=str(row["source"]))
 
 
@@ -196,17 +195,14 @@ def efficiency_dict(figures: Mapping[Pair, KernelEfficiency]) -> dict[str, dict[
     """Kernel class -> dtype -> figures, all of them, in the units of the file; a missing error is left out."""
     table: dict[str, dict[str, dict[str, Any]]] = {}
     for (kernel_class, dtype), efficiency in sorted(figures.items()):
-        table.setdefault(kernel_class, {})[dtype] = _entry(efficiency)
+        entry: dict[str, Any] = {  # zeros too: what is left out stays as the accelerator beneath has it
+            key: rounded(getattr(efficiency, name) / (MICRO if key.endswith("_us") else 1.0))
+            for key, name in FIGURES.items()
+        }
+        error = {} if math.isnan(efficiency.error) else {"error": rounded(efficiency.error)}
+        about = {"origin": str(efficiency.origin), "source": efficiency.source}
+        table.setdefault(kernel_class, {})[dtype] = entry | about | error
     return table
-
-
-def _entry(efficiency: KernelEfficiency) -> dict[str, Any]:
-    figures = {  # zeros too: what is left out stays as the accelerator beneath has it
-        key: rounded(getattr(efficiency, name) / (MICRO if key.endswith("_us") else 1.0))
-        for key, name in FIGURES.items()
-    }
-    error = {} if math.isnan(efficiency.error) else {"error": rounded(efficiency.error)}
-    return {**figures, "origin": str(efficiency.origin), "source": efficiency.source, **error}
 
 
 def figures_dict(efficiency: KernelEfficiency) -> dict[str, Any]:

@@ -64,8 +64,9 @@ class EngineSupport:
     every GPU reads a 16-bit cache; eight_bit_compressed: whether its kernel for compressed attention keeps an 8-bit
     cache alone; staged_drafts_since: first version that drafts tokens with pipeline stages, empty: none does;
     unshared_drafts: methods by which it does not draft with data-parallel attention; cache_quantizers: tools whose
-    checkpoints, where they state an FP8 KV cache, get one unless the command line states another; block_tokens: of a
-    KV block, also of latent and of compressed attention, 0: as of any other [token].
+    checkpoints, where they state an FP8 KV cache, get one unless the command line states another; no_wider_cache:
+    whether it cannot even then; block_tokens: of a KV block, also of latent and of compressed attention, 0: as of any
+    other [token].
     """
 
     weight_only: Mapping[str, frozenset[str]]
@@ -78,20 +79,13 @@ class EngineSupport:
     staged_drafts_since: str = ""
     unshared_drafts: frozenset[Draft] = frozenset()
     cache_quantizers: frozenset[str] = frozenset()
+    no_wider_cache: bool = False
 
 
-_SUPPORT = TypeAdapter(dict[str, EngineSupport]).validate_python(shipped_table("search_spaces", "engine_support.yaml"))
-ENGINES = tuple(_SUPPORT)
+SUPPORT = TypeAdapter(dict[str, EngineSupport]).validate_python(shipped_table("search_spaces", "engine_support.yaml"))
+"""What each engine can run."""
+ENGINES = tuple(SUPPORT)
 """Engines that a user can name."""
-
-
-def engine_support(name: str) -> EngineSupport:
-    """What an engine can run.
-
-    >>> engine_support("vllm").block_tokens
-    16
-    """
-    return _SUPPORT[name]
 
 
 def load_engine_overhead(name: str, changes: EngineChanges = NO_CHANGES) -> EngineOverhead:

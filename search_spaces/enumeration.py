@@ -34,7 +34,7 @@ from costmodel.engine_arrays import ACTIVATION_DTYPE, compute_dtype
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.transformer import LinearAttention, SoftmaxAttention, Transformer
 
-from .engines import engine_support, load_engine_memory
+from .engines import SUPPORT, EngineSupport, load_engine_memory
 from .hf_quantization import split_refused
 from .problem import Problem, target_of
 
@@ -98,7 +98,7 @@ def _platform_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, st
     """The engine runs on GPUs of this vendor, the target's files can start it, and kernels read the precisions."""
     accelerator, engine, model = problem.offers[shape.offer].accelerator, problem.engine, problem.model
     vendor, gpus = accelerator.vendor, shape.parallelism.gpus
-    support, title = engine_support(engine), target_of(engine).title
+    support, title = SUPPORT[engine], target_of(engine).title
     if support.only_vendor not in {"", vendor}:
         yield "engine_runs_there", f"{title} runs on {support.only_vendor.upper()} GPUs only"
     target = None if problem.target is None else target_of(problem.target)
@@ -119,8 +119,11 @@ def _platform_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, st
     if not has_units and model.is_latent and support.sixteen_bit_latents:
         kernels = f"{title} reads latents there in 16 bit only"
         yield "kv_cache_has_kernels", f"{accelerator.name} has no {cache_dtype} units, and {kernels}"
-    elif cache_dtype != "fp8" and model.is_compressed and support.eight_bit_compressed:
-        yield "kv_cache_has_kernels", f"{title} keeps the KV of compressed attention in fp8 only"
+    narrow = "compressed attention" if model.is_compressed and support.eight_bit_compressed else ""
+    if support.no_wider_cache and _heeds_checkpoint(support, model, dtype):
+        narrow = "a checkpoint that states so"
+    if cache_dtype != "fp8" and narrow:
+        yield "kv_cache_has_kernels", f"{title} keeps the KV of {narrow} in fp8 only"
 
 
 def usual_kv_dtype(engine: str, model: Transformer, weight_dtype: str) -> str:
@@ -128,9 +131,14 @@ def usual_kv_dtype(engine: str, model: Transformer, weight_dtype: str) -> str:
 
     Else, and where another checkpoint is served, 16 bit, unless the engine has no such kernel for the model.
     """
-    support = engine_support(engine)
-    has_scales = weight_dtype == model.native_weight_dtype and model.cache_quantizer in support.cache_quantizers
-    return "fp8" if has_scales or (model.is_compressed and support.eight_bit_compressed) else "bf16"
+    support = SUPPORT[engine]
+    is_narrow = model.is_compressed and support.eight_bit_compressed
+    return "fp8" if is_narrow or _heeds_checkpoint(support, model, weight_dtype) else "bf16"
+
+
+def _heeds_checkpoint(support: EngineSupport, model: Transformer, weight_dtype: str) -> bool:
+    """Whether the published checkpoint is served, states an FP8 KV cache, and gets one from the engine."""
+    return weight_dtype == model.native_weight_dtype and model.cache_quantizer in support.cache_quantizers
 
 
 def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]:
@@ -170,11 +178,12 @@ def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]
 
 def head_refusals(model: Transformer, tensor: int) -> Iterator[tuple[str, str]]:
     """Why tensor parallelism does not split the heads evenly; KV heads are replicated where they are fewer."""
-    heads = attention_heads(model)
+    mixers = [group.attention for group in model.layers]
+    heads = [mixer.value_heads if isinstance(mixer, LinearAttention) else mixer.heads for mixer in mixers]
     if any(count % tensor for count in heads):
         yield "tensor_divides_heads", f"TP {tensor} does not divide {max(heads)} attention heads"
-    softmax = (group.attention for group in model.layers if isinstance(group.attention, SoftmaxAttention))
-    odd = next((mixer.kv_heads for mixer in softmax if mixer.kv_heads % tensor and tensor % mixer.kv_heads), None)
+    kv_heads = (mixer.kv_heads for mixer in mixers if isinstance(mixer, SoftmaxAttention))
+    odd = next((count for count in kv_heads if count % tensor and tensor % count), None)
     if odd is not None:
         yield "tensor_matches_kv_heads", f"TP {tensor} and {odd} KV heads do not divide each other"
 
@@ -185,7 +194,7 @@ def draft_refused(engine: str, draft: Draft, split: Parallelism) -> str | None:
     >>> draft_refused("trtllm", Draft.MTP, Parallelism(pipeline=2))
     'TensorRT-LLM does not draft tokens with PP 2'
     """
-    support = engine_support(engine)
+    support = SUPPORT[engine]
     if split.pipeline > 1 and not support.staged_drafts_since:
         return f"{target_of(engine).title} does not draft tokens with PP {split.pipeline}"
     if split.data > 1 and draft in support.unshared_drafts:
@@ -226,14 +235,6 @@ def memory_refused(model: Transformer, config: EngineConfig) -> str | None:
     if capacity < kv_bytes_peak_per_gpu(model, config, float(config.max_model_len)):
         return f"KV cache of one request of {config.max_model_len} tokens does not fit in memory"
     return None
-
-
-def attention_heads(model: Transformer) -> tuple[int, ...]:
-    """Head counts that tensor parallelism must divide, one per layer group."""
-    return tuple(
-        group.attention.value_heads if isinstance(group.attention, LinearAttention) else group.attention.heads
-        for group in model.layers
-    )
 
 
 def speculation_of(problem: Problem, tokens: int) -> Speculation | None:
@@ -298,7 +299,7 @@ def enumerate_shapes(problem: Problem) -> Enumeration:
 
 def block_tokens(engine: str, model: Transformer) -> int:
     """Tokens of a KV block of an engine that serves a model [token]."""
-    support = engine_support(engine)
+    support = SUPPORT[engine]
     own = support.compressed_block if model.is_compressed else support.latent_block if model.is_latent else 0
     return own or support.block_tokens
 
@@ -362,7 +363,7 @@ def end_of(problem: Problem, shape: Shape) -> End:
     """The end that an engine shape is."""
     offer, split = problem.offers[shape.offer], shape.parallelism
     accelerator = offer.accelerator
-    has_own_kernel = engine_support(problem.engine).sixteen_bit_latents and shape.kv_dtype != "bf16"
+    has_own_kernel = SUPPORT[problem.engine].sixteen_bit_latents and shape.kv_dtype != "bf16"
     return End(
         kv_domain=accelerator.kv_domain,
         weight_dtype=shape.weight_dtype,

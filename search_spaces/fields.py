@@ -149,7 +149,9 @@ def share(
         figure = _finite(value, limits.holds, "a share") if fraction is None else fraction
         if not limits.holds(figure):
             percentages = f"{100 * limits.low:g}% to {100 * limits.high:g}%"
-            hint = _share_hint(figure, limits, plain=fraction is None)
+            meant = figure / 100 if fraction is None else 100 * figure  # 90 for 90%, or 0.9% for 90%
+            likely = limits.holds(meant) and (fraction is not None or abs(figure) >= LIKELY_PERCENT)
+            hint = f"; did you mean {meant:g} ({100 * meant:g}%)?" if likely else ""
             raise InputError(f"{shown(value)} is out of range; {limits.sentence()} ({percentages}){hint}")
         return figure
 
@@ -159,13 +161,6 @@ def share(
 
 LIKELY_PERCENT = 2.0
 """From here on a number in the place of a share is a percentage that lacks its sign; 1.5 is just as likely a slip."""
-
-
-def _share_hint(fraction: float, limits: Bounds, *, plain: bool) -> str:
-    """What the writer of a share out of range may have meant: 90 for 90%, or 0.9% for 90%."""
-    correction = fraction / 100 if plain else 100 * fraction
-    likely = limits.holds(correction) and (not plain or abs(fraction) >= LIKELY_PERCENT)
-    return f"; did you mean {correction:g} ({100 * correction:g}%)?" if likely else ""
 
 
 def _finite(value: object, accepts: Callable[[float], bool], label: str = "a number") -> float:
@@ -219,23 +214,17 @@ MAX_TEXT = 1000
 Text = Annotated[str, Reader(_read_text, {"type": "string", "minLength": 1, "maxLength": MAX_TEXT})]
 
 
-def word_of(value: object, words: tuple[str, ...]) -> str:
-    """Return the allowed word equal to `value` but for case, else raise an error that names the nearest one and all."""
-    text = value if isinstance(value, str) else ""
-    for word in words:
-        if word.lower() == text.lower():
-            return word
-    close = nearest_name(text, words)
-    hint = f"did you mean {shown(close)}? " if close else ""
-    raise InputError(f"{shown(value)} is not known; {hint}allowed: {name_list(words)}")
-
-
 def choice(*allowed: str, same: Mapping[str, str] = MappingProxyType({})) -> Reader:
     """One of a few words, in any case; same: other words, and which of those they stand for."""
+    words = {word.lower(): word for word in allowed} | dict(same)
 
     def read(value: object) -> str:
-        stands_for = same.get(value.lower()) if isinstance(value, str) else None
-        return stands_for or word_of(value, allowed)
+        text = value if isinstance(value, str) else ""
+        if text.lower() in words:
+            return words[text.lower()]
+        close = nearest_name(text, allowed)
+        hint = f"did you mean {shown(close)}? " if close else ""
+        raise InputError(f"{shown(value)} is not known; {hint}allowed: {name_list(allowed)}")
 
     return Reader(read, {"type": "string", "enum": [*allowed, *same]})
 
@@ -318,11 +307,14 @@ class FileSection(BaseModel):
     @classmethod
     def hint_for(cls, key: str) -> str:
         """What may have been meant by a key that is not known: a near one, one of a section within, or any allowed."""
-        names = sorted(field.alias or name for name, field in cls.model_fields.items())
-        inner = (
-            (field.alias or name, kind) for name, field in cls.model_fields.items() for kind in _sections_in(field)
-        )
-        places = {place for place, kind in inner if key in kind.model_fields}
+        fields = {field.alias or name: field for name, field in cls.model_fields.items()}
+        names, places = sorted(fields), set[str]()
+        for name, field in fields.items():
+            kinds: list[Any] = [field.annotation]
+            for kind in kinds:
+                kinds.extend(get_args(kind))
+                if isinstance(kind, type) and issubclass(kind, FileSection) and key in kind.model_fields:
+                    places.add(name)
         if places and nearest_name(key, names) is None:
             return f"it belongs under {' or '.join(map(shown, sorted(places)))}"
         return name_hint(key, names, "allowed")
@@ -352,15 +344,6 @@ class FileSection(BaseModel):
             if field.is_required() and not {key, field.alias} & (section.keys() | meant)
         ]
         return _all_at_once(section, handler, faults)
-
-
-def _sections_in(field: FieldInfo) -> Iterator[type[FileSection]]:
-    """The sections that a field's value may be, or hold."""
-    annotations: list[Any] = [field.annotation]
-    for annotation in annotations:
-        annotations.extend(get_args(annotation))
-        if isinstance(annotation, type) and issubclass(annotation, FileSection):
-            yield annotation
 
 
 def _meaning(field: FieldInfo) -> str:

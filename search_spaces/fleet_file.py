@@ -200,19 +200,15 @@ def _problem_served(
             f"--fleet {path.name}"
         )
     if workload is None and isinstance(file.workload, Mapping):
-        inner = overridden(_below(source, "workload"), changes, path.parent)
+        values, keys = (  # with their lines and columns
+            {place[1:]: position for place, position in places.items() if place[:1] == ("workload",)}
+            for places in (source.values, source.keys)
+        )
+        section = replace(source, value=source.value["workload"], values=values, keys=keys)
+        inner = overridden(section, changes, path.parent)
         return stated_problem(inner, [], path.parent, file.name or path.stem), path.parent
     place = workload or path.parent / str(file.workload)
     return load_problem(place, overrides=changes), place.parent
-
-
-def _below(source: Source, key: str) -> Source:
-    """The part of a source under a key as a source of its own, with its lines and columns."""
-    values, keys = (
-        {place[1:]: position for place, position in places.items() if place[:1] == (key,)}
-        for places in (source.values, source.keys)
-    )
-    return replace(source, value=source.value[key], values=values, keys=keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +280,17 @@ class _Reading:
 
     def _start_faults(self, problem: Problem, pools: Sequence[StatedPool]) -> Iterator[Fault]:
         """Pools whose engines cannot start, with the rule; where all can, those that cannot hand over."""
-        shapes = [_shape(problem, pool) for pool in pools]
+        names = [offer.accelerator.name for offer in problem.offers]
+        shapes = [
+            Shape(
+                names.index(pool.accelerator),
+                pool.parallelism,
+                str(pool.weight_dtype),
+                str(pool.kv_dtype),
+                pool.speculative_tokens,
+            )
+            for pool in pools
+        ]
         rulings = [start_refusal(problem, pool, shape) for pool, shape in zip(pools, shapes, strict=True)]
         refusals = {index: ruling for index, ruling in enumerate(rulings) if ruling is not None}
         for index, (rule, reason) in refusals.items():
@@ -308,19 +314,19 @@ class _Reading:
         inputs = whole_echo(problem)
         offers = [entry | {"inventory": None} for entry in inputs["accelerators"]]
         limits = inputs["constraints"] | dict.fromkeys(("budget", "power", "max_gpus", "max_pools"))
-        space, settings = problem.full_space, _settings(pools)
+        space, most_gpus = problem.full_space, max(pool.parallelism.gpus for pool in pools)
+        settings = {key: sorted({getattr(pool, key) for pool in pools}) for key in RANGES}
         has_all = all(set(values) <= set(getattr(space, key)) for key, values in settings.items())
-        has_all = has_all and max(pool.parallelism.gpus for pool in pools) <= space.max_gpus_per_engine
-        search = inputs["search"] if has_all else _exact_search(problem, pools)
+        has_all = has_all and most_gpus <= space.max_gpus_per_engine
+        own = {"weight_dtype": [problem.weight_dtype], "kv_dtype": [problem.kv_dtype], "speculative_tokens": [0]}
+        exact = {  # precisions only where they are not the workload's
+            "roles": sorted({pool.role.value for pool in pools}),
+            "max_gpus_per_engine": most_gpus,
+            **{key: values for key, values in settings.items() if own.get(key) != values},
+        }
+        search = inputs["search"] if has_all else exact
         sections = {"accelerators": offers, "constraints": limits, "search": search}
         return problem_of(inputs | sections, self.source.name, self.base)
-
-
-def _shape(problem: Problem, pool: StatedPool) -> Shape:
-    names = [offer.accelerator.name for offer in problem.offers]
-    split = pool.parallelism
-    dtypes = str(pool.weight_dtype), str(pool.kv_dtype)
-    return Shape(names.index(pool.accelerator), split, *dtypes, pool.speculative_tokens)
 
 
 def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str, str] | None:
@@ -343,18 +349,3 @@ def start_refusal(problem: Problem, pool: StatedPool, shape: Shape) -> tuple[str
     reason = memory_refused(problem.model, engine_config(bare, shape, Role.COLOCATED, seqs, chunk))
     sentence = f"with max_num_seqs {seqs:,} and max_num_batched_tokens {chunk:,}, {reason}"
     return None if reason is None else ("model_and_one_request_fit", sentence)
-
-
-def _settings(pools: Sequence[StatedPool]) -> dict[str, list[Any]]:
-    """The settings of the pools, each value once, by the key of the search section."""
-    return {key: sorted({getattr(pool, key) for pool in pools}) for key in RANGES}
-
-
-def _exact_search(problem: Problem, pools: Sequence[StatedPool]) -> dict[str, Any]:
-    """A search section of exactly the settings of the pools; precisions only where they are not the workload's."""
-    own = {"weight_dtype": [problem.weight_dtype], "kv_dtype": [problem.kv_dtype], "speculative_tokens": [0]}
-    return {
-        "roles": sorted({pool.role.value for pool in pools}),
-        "max_gpus_per_engine": max(pool.parallelism.gpus for pool in pools),
-        **{key: values for key, values in _settings(pools).items() if own.get(key) != values},
-    }

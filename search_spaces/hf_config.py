@@ -51,41 +51,11 @@ class Family:
 UNKNOWN = Family({}, frozenset(), {}, {})
 
 
-@dataclass(frozen=True, slots=True)
-class Notation:
-    """How families write their configs.
-
-    aliases: spellings of a field; by_layer: fields that may list a value for each layer, and what they outweigh;
-    understood: fields that mean something in every family; families: by model_type; layers: words for
-    kinds of layers; widths: fields of a mixer; rope: words for rotary embeddings; quantization: words for weight
-    formats; assumed: what an architecture file has for a missing field: a value, "=" and another field that has it, or
-    a list of one value for every layer; shapes: pattern of fields that shape a model; harmless: of those among them
-    that do not; text_sections: where a language model stands in the config of a larger one.
-    """
-
-    aliases: Mapping[str, Sequence[str]]
-    by_layer: Mapping[str, str]
-    understood: frozenset[str]
-    families: Mapping[str, Family]
-    layers: Mapping[str, Mapping[Any, Any]]
-    widths: Mapping[str, Mapping[str, str]]
-    rope: Mapping[str, Any]
-    quantization: Mapping[str, Mapping[str, str]]
-    assumed: Mapping[str, Any]
-    shapes: re.Pattern[str]
-    harmless: re.Pattern[str]
-    text_sections: Sequence[str]
-
-    def spellings(self, field: str) -> Sequence[str]:
-        """The names under which configs write a field."""
-        return self.aliases.get(field, (field,))
-
-
 @cache
-def notation() -> Notation:
-    """The table of families.
+def notation() -> Mapping[str, Any]:
+    """How families write their configs: `hf_families.yaml`, its patterns compiled and its families by model_type.
 
-    >>> notation().families["gemma2"].defaults["sliding_window_pattern"]
+    >>> notation()["families"]["gemma2"].defaults["sliding_window_pattern"]
     2
     """
     table = dict(shipped_table("search_spaces", "hf_families.yaml"))
@@ -95,7 +65,13 @@ def notation() -> Notation:
     everywhere = {*table["understood"], *table["by_layer"], *chain.from_iterable(table["aliases"].values())}
     alone = {field for group in table["families"] for field in group.get("fields", ())}
     patterns = {name: re.compile("|".join(table[name])) for name in ("shapes", "harmless")}
-    return Notation(**table | patterns | {"understood": frozenset(everywhere - alone), "families": families})
+    return table | patterns | {"understood": frozenset(everywhere - alone), "families": families}
+
+
+def _spellings(field: str) -> Sequence[str]:
+    """The names under which configs write a field."""
+    names: Sequence[str] = notation()["aliases"].get(field, (field,))
+    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +88,7 @@ class ConfigFields:
 
     def missing(self, field: str, reason: str = "") -> ArchitectureError:
         """The error for a field that is not there, by the name that its family has for it; reason: why it is needed."""
-        names = notation().spellings(field)
+        names = _spellings(field)
         name = next((name for name in names if name in self.family.fields), names[0])
         text = "; ".join(filter(None, (f"config.json lacks {shown(name)}", reason, WAY_OUT)))
         return ArchitectureError(f"{self.where}: {text}", missing=name)
@@ -120,7 +96,7 @@ class ConfigFields:
     def of_layers(self, count: int) -> list[ConfigFields]:
         """The fields of each layer: where a layer has values of its own, these outweigh the common ones."""
         own: list[dict[str, Any]] = [{} for _ in range(count)]
-        for field, common in notation().by_layer.items():
+        for field, common in notation()["by_layer"].items():
             if isinstance(self.values.get(field), list):
                 for layer, value in enumerate(self.sequence(field, count) or ()):
                     own[layer] |= {field: None, common: value}
@@ -134,7 +110,7 @@ class ConfigFields:
 
     def get(self, field: str) -> Any:
         """Value of a field or of its alias; else the family's default; None where neither says anything."""
-        names = notation().spellings(field)
+        names = _spellings(field)
         spellings = {name: self.values[name] for name in names if self.values.get(name) is not None}
         if len({repr(value) for value in spellings.values()}) > 1 and field != "hidden_act":
             pairs = ", ".join(f"{shown(name)} {shorten(value)}" for name, value in spellings.items())
@@ -157,7 +133,7 @@ class ConfigFields:
 
     def widths(self, mixer: str) -> dict[str, int]:
         """The widths of a kind of mixer, which must all be there."""
-        return {name: self.count(field) for name, field in notation().widths[mixer].items()}
+        return {name: self.count(field) for name, field in notation()["widths"][mixer].items()}
 
     def _typed(self, field: str, kind: type | UnionType, wanted: str) -> Any:
         """A value of a kind, or None where the config is silent."""
@@ -209,7 +185,8 @@ class ConfigFields:
 
     def not_understood(self) -> tuple[str, ...]:
         """The fields that shape attention or experts in a way that pdplan does not model, each with its value."""
-        table, understood = notation(), notation().understood | self.family.fields
+        shapes, harmless = notation()["shapes"], notation()["harmless"]
+        understood = notation()["understood"] | self.family.fields
         own = self.get("per_layer_config")
         by_layer = (
             [values for values in own.values() if isinstance(values, Mapping)] if isinstance(own, Mapping) else []
@@ -218,12 +195,12 @@ class ConfigFields:
             f"{shown(field)} = {shorten(value)}"
             for values in (self.values, *by_layer)
             for field, value in values.items()
-            if value and field not in understood and table.shapes.search(field) and not table.harmless.search(field)
+            if value and field not in understood and shapes.search(field) and not harmless.search(field)
         )
 
     def _spelling(self, field: str) -> str:
         """The alias under which the config writes the field."""
-        names = notation().spellings(field)
+        names = _spellings(field)
         return next((name for name in names if self.values.get(name) is not None), field)
 
     def _whole(self, field: str, value: object, low: int, high: int = LARGEST) -> int:
@@ -242,7 +219,7 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
     values = config if section is None else _shared(config) | config[section]
     if section is not None and config.get("tie_word_embeddings") is not None:  # of the outer model, which has the head
         values = {**values, "tie_word_embeddings": config["tie_word_embeddings"]}
-    family = notation().families.get(str(values.get("model_type", config.get("model_type"))), UNKNOWN)
+    family = notation()["families"].get(str(values.get("model_type", config.get("model_type"))), UNKNOWN)
     if section is not None and family.section:
         family = replace(family, defaults={**family.section, **family.defaults})
     elsewhere = {field: value_at(values, path) for field, path in family.spells.items()}
@@ -275,7 +252,7 @@ def completed(config: Mapping[str, Any], error: ArchitectureError) -> tuple[dict
     values = config if section is None else config[section]
     if not field or values.get(field) is not None:
         raise error
-    value = notation().assumed.get(field, 1)
+    value = notation()["assumed"].get(field, 1)
     if isinstance(value, str):
         value = values.get(value.removeprefix("="), 1) if value.startswith("=") else value
     if isinstance(value, list):
@@ -286,7 +263,7 @@ def completed(config: Mapping[str, Any], error: ArchitectureError) -> tuple[dict
 
 def text_section(config: Mapping[str, Any]) -> str | None:
     """Key of the section that holds the language model; None where it is at the top."""
-    sections = (key for key in notation().text_sections if isinstance(config.get(key), Mapping) and config[key])
+    sections = (key for key in notation()["text_sections"] if isinstance(config.get(key), Mapping) and config[key])
     return next(sections, None)
 
 
@@ -325,7 +302,7 @@ def context_scaling(config: Mapping[str, Any], name: str) -> ContextScaling | No
     scalings = [(where, rope) for where, rope, _ in _extensions(fields)]
     if not scalings or fields.flag("context_is_scaled"):
         return None
-    multiplies = _kind(scalings[0][1]) in notation().rope["stretching"]
+    multiplies = _kind(scalings[0][1]) in notation()["rope"]["stretching"]
     trained_length = position_limit if multiplies else _trained_length(fields, *scalings[0])
     return ContextScaling(position_limit, trained_length, length, multiplies, text_section(config))
 
@@ -343,11 +320,24 @@ def rope_parameters(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     fields = open_config(config, name)
     # where both notations are there, transformers 5 takes the old one (`convert_rope_params_to_dict`)
     newest = max((where.partition(".")[0] for where, _, _ in _extensions(fields)), default="")  # of two, rope_scaling
+    newer = fields.get(notation()["rope"]["fields"][0])
+    places = (fields.values, newer if isinstance(newer, Mapping) else {})
     by_layer: dict[str, Any] = {}
     for where, rope in _ropes(fields):
         field, _, layers = where.partition(".")
-        if field == newest:
-            by_layer[layers] = _whole(fields, where, rope)
+        if field != newest:
+            continue
+        embedding = {key: value for key, value in rope.items() if key != "type"}
+        embedding["rope_type"] = _kind(rope) or "default"
+        for key, spellings in notation()["rope"]["kept_beside"].items():
+            outer = (place[spelling] for place in places for spelling in spellings if place.get(spelling) is not None)
+            if embedding.get(key) is None and (value := next(outer, None)) is not None:
+                embedding[key] = value
+        if embedding.get("rope_theta") is None:
+            raise fields.missing("rope_theta", f"engines that are told {shown(where)} need the base with it")
+        if embedding["rope_type"] == "yarn":
+            embedding[TRAINED] = _trained_length(fields, where, rope)
+        by_layer[layers] = embedding
     whole: dict[str, Any] = by_layer.get("", by_layer)
     return whole
 
@@ -355,29 +345,12 @@ def rope_parameters(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 def check_limits(config: Mapping[str, Any], name: str, length: int) -> None:
     """Raise ArchitectureError where another field than `max_position_embeddings` keeps the context below a length."""
     fields = open_config(config, name)
-    for field in notation().rope["other_limits"]:
+    for field in notation()["rope"]["other_limits"]:
         value = fields.values.get(field)
         if isinstance(value, int) and value < length:
             raise fields.error(
                 f"{shown(field)} is {value}, by which engines would end the context before {length} tokens"
             )
-
-
-def _whole(fields: ConfigFields, where: str, rope: Mapping[str, Any]) -> dict[str, Any]:
-    whole = {name: value for name, value in rope.items() if name != "type"} | {"rope_type": _kind(rope) or "default"}
-    newer = fields.get(notation().rope["fields"][0])
-    places = (fields.values, newer if isinstance(newer, Mapping) else {})
-    for name, names in notation().rope["kept_beside"].items():
-        outer_value = next(
-            (place[spelling] for place in places for spelling in names if place.get(spelling) is not None), None
-        )
-        if whole.get(name) is None and outer_value is not None:
-            whole[name] = outer_value
-    if whole.get("rope_theta") is None:
-        raise fields.missing("rope_theta", f"engines that are told {shown(where)} need the base with it")
-    if whole["rope_type"] == "yarn":
-        whole[TRAINED] = _trained_length(fields, where, rope)
-    return whole
 
 
 def _kind(rope: Mapping[str, Any]) -> Any:
@@ -404,13 +377,26 @@ def _position_limit(fields: ConfigFields) -> int:
 
 def _extensions(fields: ConfigFields) -> list[tuple[str, Mapping[str, Any], int]]:
     """The rotary embeddings that extend the context, with where they stand and to what length [token]."""
-    lengths = [(where, rope, _scaled_length(fields, where, rope)) for where, rope in _ropes(fields)]
-    return [(where, rope, length) for where, rope, length in lengths if length]
+    table, extensions = notation()["rope"], list[tuple[str, Mapping[str, Any], int]]()
+    for name, rope in _ropes(fields):
+        kind, factor = _kind(rope), rope.get("factor")
+        if kind in table["extended"] or ((factor is None or factor == 1) and kind != "yarn"):
+            continue
+        if kind != "yarn" and kind not in table["stretching"]:
+            raise fields.error(f"{shown(name)} scales by the kind {shorten(kind)}, which pdplan does not know")
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= LARGEST:
+            raise fields.error(f"'{name}.factor' is {shorten(factor)}, but must be a number from 1 to {LARGEST}")
+        length = int((_trained_length(fields, name, rope) if kind == "yarn" else _position_limit(fields)) * factor)
+        if length > LARGEST:
+            most = f"but at most {LARGEST} are believed"
+            raise fields.error(f"{shown(name)} extends the context to {length} tokens, {most}")
+        extensions.append((name, rope, length))
+    return extensions
 
 
 def _ropes(fields: ConfigFields) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The rotary embeddings, one for all layers or one per type of layer, with where they stand."""
-    for field in notation().rope["fields"]:
+    for field in notation()["rope"]["fields"]:
         rope = fields.get(field)
         if rope is None:
             continue
@@ -418,21 +404,6 @@ def _ropes(fields: ConfigFields) -> Iterator[tuple[str, Mapping[str, Any]]]:
             raise fields.error(f"{shown(field)} is {shorten(rope)}, but must be an object")
         by_layer = [(f"{field}.{kind}", section) for kind, section in rope.items() if isinstance(section, Mapping)]
         yield from by_layer or [(field, rope)]
-
-
-def _scaled_length(fields: ConfigFields, name: str, rope: Mapping[str, Any]) -> int | None:
-    """The context that one rotary embedding extends to [token]; None where it extends nothing."""
-    kind, factor, stretching = _kind(rope), rope.get("factor"), notation().rope["stretching"]
-    if kind in notation().rope["extended"] or ((factor is None or factor == 1) and kind != "yarn"):
-        return None
-    if kind != "yarn" and kind not in stretching:
-        raise fields.error(f"{shown(name)} scales by the kind {shorten(kind)}, which pdplan does not know")
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= LARGEST:
-        raise fields.error(f"'{name}.factor' is {shorten(factor)}, but must be a number from 1 to {LARGEST}")
-    length = int((_trained_length(fields, name, rope) if kind == "yarn" else _position_limit(fields)) * factor)
-    if length > LARGEST:
-        raise fields.error(f"{shown(name)} extends the context to {length} tokens, but at most {LARGEST} are believed")
-    return length
 
 
 def _trained_length(fields: ConfigFields, name: str, rope: Mapping[str, Any]) -> int:

@@ -248,7 +248,7 @@ def _specs(quantization: Mapping[str, Any], method: str) -> Iterator[_Spec]:
             kind = spec.get("type", "float" if "fp4" in str(spec["format"]) else "int")
             targets = _entries(group, "targets")
             by_class = any(not target.startswith("re:") and "." not in target for target in targets)
-            yield _by_bits(kind, spec.get("num_bits")), spec, () if by_class else targets
+            yield _format_of("num_bits", f"{kind}{spec.get('num_bits')}", "bits"), spec, () if by_class else targets
     if (layers and method == "fp8") or not (layers or groups):  # FP8 are all that are not listed
         yield from ((of_method, quantization, ()),) if isinstance(of_method, str) else of_method(quantization)
 
@@ -273,9 +273,12 @@ def _scale(spec: Mapping[str, Any], dtype: str) -> WeightScale | None:
     if block is not None or str(spec.get("quant_algo")).lower() == "fp8_pb_wo":
         size = 1.0 if _is_microscaled(spec) else 4.0
         return WeightScale(*_block(DEEPSEEK_BLOCK if block is None else block), size=size)
+    method, is_float = spec["quant_method"], dtype in {"fp4", "fp8"}
     group = spec.get("group_size", spec.get("q_group_size"))
-    if group is None:
-        group = _default_group(spec, dtype)
+    if group is None and is_float:
+        group = MXFP4_GROUP if _is_microscaled(spec) or method == "quark" else NVFP4_GROUP
+    elif group is None and dtype == "int4":
+        group = INTEGER_GROUPS.get(method)
     if group is None or group == WHOLE_CHANNEL or (dtype == "fp8" and not _is_microscaled(spec)):
         return None
     if isinstance(group, bool) or not isinstance(group, int) or not 1 <= group <= LARGEST:
@@ -283,33 +286,19 @@ def _scale(spec: Mapping[str, Any], dtype: str) -> WeightScale | None:
             f"'group_size' in 'quantization_config' is {shorten(group)}, but must be a whole number from 1, "
             f"or {WHOLE_CHANNEL} for whole channels"
         )
-    return WeightScale(1, group, _scale_bytes(spec, dtype))
+    symmetric = spec.get("symmetric", spec.get("sym", not spec.get("zero_point", method == "awq")))
+    size = 1.0 if is_float else 2.0 if symmetric else 2.0 + ELEMENT_BYTES[dtype]  # 16 bit, and a zero point
+    if method == "bitsandbytes" and not is_float:
+        size = BITSANDBYTES_NESTED if spec.get("bnb_4bit_use_double_quant") else 4.0
+    elif method in {"hqq", "quanto"} and not is_float:  # a zero point as wide as the scale
+        size = 4.0
+    return WeightScale(1, group, size)
 
 
 def _is_microscaled(spec: Mapping[str, Any]) -> bool:
     """Whether a format is one of the Open Compute Project's, in which 32 weights share a power of two."""
     words = ("quant_method", "format", "quant_algo", "data_type", "forward_dtype", "_type")
     return any("mx" in str(spec.get(word)).lower() for word in words)
-
-
-def _default_group(spec: Mapping[str, Any], dtype: str) -> int | None:
-    """Group of a method that does not write it, or whose class has a default."""
-    method = spec["quant_method"]
-    if dtype in {"fp4", "fp8"}:
-        return MXFP4_GROUP if _is_microscaled(spec) or method == "quark" else NVFP4_GROUP
-    return INTEGER_GROUPS.get(method) if dtype == "int4" else None
-
-
-def _scale_bytes(spec: Mapping[str, Any], dtype: str) -> float:
-    """Scale of a group [byte], 8-bit of floats and 16-bit of integers, and its zero point, as wide as a weight."""
-    if dtype in {"fp4", "fp8"}:
-        return 1.0
-    if spec["quant_method"] == "bitsandbytes":
-        return BITSANDBYTES_NESTED if spec.get("bnb_4bit_use_double_quant") else 4.0
-    if spec["quant_method"] in {"hqq", "quanto"}:  # a zero point as wide as the scale
-        return 4.0
-    symmetric = spec.get("symmetric", spec.get("sym", not spec.get("zero_point", spec["quant_method"] == "awq")))
-    return 2.0 if symmetric else 2.0 + ELEMENT_BYTES[dtype]
 
 
 def _block(block: object) -> tuple[int, int]:
@@ -324,7 +313,7 @@ def _block(block: object) -> tuple[int, int]:
 
 
 def _format_of(field: str, value: object, words: str) -> str:
-    table = notation().quantization[words]
+    table: Mapping[str, str] = notation()["quantization"][words]
     if not isinstance(value, str) or value.lower() not in table:
         raise ArchitectureError(
             f"{field!r} in 'quantization_config' is {shorten(value)}, which pdplan does not know "
@@ -333,15 +322,12 @@ def _format_of(field: str, value: object, words: str) -> str:
     return table[value.lower()]
 
 
-def _by_bits(kind: object, bits: object) -> str:
-    return _format_of("num_bits", f"{kind}{bits}", "bits")
-
-
 def _bits_of(spec: Mapping[str, Any]) -> str:
     """Dtype of a number of bits; AutoRound writes kinds of floats as its `data_type`."""
     loaded = next((bits for bits in (4, 8) if spec.get(f"load_in_{bits}bit")), None)  # bitsandbytes
     bits = spec.get("bits", spec.get("w_bit", loaded))
-    return "bf16" if bits in (16, 32) else _by_bits("float" if "fp" in str(spec.get("data_type")) else "int", bits)
+    kind = "float" if "fp" in str(spec.get("data_type")) else "int"
+    return "bf16" if bits in (16, 32) else _format_of("num_bits", f"{kind}{bits}", "bits")
 
 
 def _bitwise(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
@@ -378,7 +364,7 @@ def _hqq(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
         spec = _object(_object(layer).get("weight_quant_params"))
         if spec:
             tag = r"\.(\d+\.)?".join(map(re.escape, name.split(".")))  # without the numbers of layers and experts
-            yield _by_bits("int", spec.get("nbits")), spec, (f"re:.*{tag}$",) if name else ()
+            yield _format_of("num_bits", f"int{spec.get('nbits')}", "bits"), spec, (f"re:.*{tag}$",) if name else ()
 
 
 def _torchao(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
@@ -394,18 +380,13 @@ def _torchao(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
         if layer is None:
             yield "bf16", {}, targets
         else:
-            yield (*_torchao_format(_object(layer)), targets)
-
-
-def _torchao_format(kind: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Dtype of a class of torchao's configs, by the dtype that it states or by its name, and what shares a scale."""
-    data, name = _object(kind.get("_data")), kind.get("_type")
-    grain = _object(data.get("granularity"))
-    group = -1 if grain.get("_type") == "PerAxis" else _object(grain.get("_data")).get("group_size")
-    spec = {"_type": name, "group_size": data.get("group_size", group)}
-    stated = notation().quantization["torch"].get(str(data.get("weight_dtype")).removeprefix("torch."))
-    word = name.replace("_", "").lower().removesuffix("config") if isinstance(name, str) else name
-    return stated or _format_of("quant_type", word, "torchao"), spec
+            own, kind_name = _object(_object(layer).get("_data")), _object(layer).get("_type")
+            grain = _object(own.get("granularity"))
+            group = WHOLE_CHANNEL if grain.get("_type") == "PerAxis" else _object(grain.get("_data")).get("group_size")
+            stated = notation()["quantization"]["torch"].get(str(own.get("weight_dtype")).removeprefix("torch."))
+            word = str(kind_name).replace("_", "").lower().removesuffix("config") if kind_name else kind_name
+            dtype = stated or _format_of("quant_type", word, "torchao")
+            yield dtype, {"_type": kind_name, "group_size": own.get("group_size", group)}, targets
 
 
 def _object(value: object) -> Mapping[str, Any]:
@@ -413,15 +394,15 @@ def _object(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _quanto(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
-    word = str(quantization.get("weights")).removesuffix("_e4m3fn")
-    yield _format_of("weights", word, "bits"), quantization, ()
-
-
-def _modelopt(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
-    only_cache = quantization.get("quant_algo", "") is None  # the KV cache alone is quantised
-    word = quantization.get("quant_algo")
-    yield "bf16" if only_cache else _format_of("quant_algo", word, "algorithms"), quantization, ()
+def _one_word(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
+    """One word for all weights: Quanto's, or ModelOpt's, whose null says that the KV cache alone is quantised."""
+    if "weights" in quantization:
+        dtype = _format_of("weights", str(quantization["weights"]).removesuffix("_e4m3fn"), "bits")
+    elif quantization.get("quant_algo", "") is None:
+        dtype = "bf16"
+    else:
+        dtype = _format_of("quant_algo", quantization.get("quant_algo"), "algorithms")
+    yield dtype, quantization, ()
 
 
 def _entries(owner: Mapping[str, Any], field: str) -> list[str]:
@@ -513,9 +494,9 @@ _METHODS: Mapping[str, str | Callable[[Mapping[str, Any]], Iterable[_Spec]]] = {
     "bitnet": "int2",
     **dict.fromkeys(("awq", "gptq", "auto-round", "autoround", "intel/auto-round", "bitsandbytes"), _bitwise),
     "hqq": _hqq,
-    "quanto": _quanto,
+    "quanto": _one_word,
     "torchao": _torchao,
     "compressed-tensors": _groups,
-    "modelopt": _modelopt,
+    "modelopt": _one_word,
     "quark": _quark,
 }

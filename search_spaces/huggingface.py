@@ -126,15 +126,11 @@ def _looked_up(fields: ConfigFields, hidden: int, layers: Sequence[tuple[Attenti
     with_tables = fields.get("ple_layer_ids")
     if isinstance(with_tables, list) and with_tables:
         own += len(with_tables) * fields.count("ngram_vocab_size_base") * (fields.optional("ple_embed_dim") or hidden)
-    images = 0
-    if fields.get("image_width") is not None:
-        blocks = [
-            replace(block, expert_intermediate=fields.count("image_width")) for _, block in layers if block.experts
-        ]
-        images = sum(
-            (fields.optional("image_experts") or block.experts) * block.elements_per_expert for block in blocks
-        )
-    return positions * hidden + own + images
+    has_images = fields.get("image_width") is not None
+    for block in (block for _, block in layers if has_images and block.experts):
+        of_images = replace(block, expert_intermediate=fields.count("image_width"))
+        own += (fields.optional("image_experts") or block.experts) * of_images.elements_per_expert
+    return positions * hidden + own
 
 
 def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForward]]:
@@ -188,11 +184,10 @@ def _patterned_layers(
     fields: ConfigFields, hidden: int, pattern: Sequence[str], gated: bool
 ) -> list[tuple[Attention, FeedForward]]:
     """Layers of one block each, a mixer or a feed-forward (Nemotron-H): a mixer takes the feed-forward that follows."""
-    mixers: dict[str, Attention] = {}
-    for kind in dict.fromkeys(kind for kind in pattern if kind.endswith("attention")):
-        mixers[kind] = mixers_of([fields], hidden, (kind,))[0]
-    blocks = {"moe": lambda: _experts(fields, hidden, gated), "mlp": lambda: _dense(fields, hidden, gated)}
-    blocks_by_kind = {kind: blocks[kind]() for kind in set(pattern) & set(blocks)}
+    kinds = dict.fromkeys(pattern)
+    mixers = {kind: mixers_of([fields], hidden, (kind,))[0] for kind in kinds if kind.endswith("attention")}
+    blocks = {"moe": _experts, "mlp": _dense}
+    blocks_by_kind = {kind: blocks[kind](fields, hidden, gated) for kind in kinds if kind in blocks}
     nothing = FeedForward(hidden, 0, gated=True)
     layers: list[tuple[Attention, FeedForward]] = []
     for kind in pattern:
@@ -280,17 +275,15 @@ def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
 
 def _has_gate(fields: ConfigFields) -> bool:
     """Whether the feed-forward has a gate projection."""
-    flag = fields.flag("is_gated_act")
+    flag, activation = fields.flag("is_gated_act"), fields.text("hidden_act")
     if flag is not None:
         return flag
-    activation = fields.text("hidden_act")
     if activation is None:
         raise fields.missing("hidden_act", "it says whether the feed-forward is gated")
-    if activation.lower() in GATED_ACTIVATIONS | PLAIN_ACTIVATIONS:
-        return activation.lower() in GATED_ACTIVATIONS
-    raise fields.missing(
-        "is_gated_act", f"'hidden_act' {shown(activation)} does not say whether the feed-forward is gated"
-    )
+    if activation.lower() not in GATED_ACTIVATIONS | PLAIN_ACTIVATIONS:
+        silent = "does not say whether the feed-forward is gated"
+        raise fields.missing("is_gated_act", f"'hidden_act' {shown(activation)} {silent}")
+    return activation.lower() in GATED_ACTIVATIONS
 
 
 def _dense(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
@@ -344,9 +337,8 @@ def _shared_width(fields: ConfigFields, hidden: int, expert_width: int) -> int:
         return fields.count("intermediate_size")
     count, width = fields.optional("shared_experts") or 0, fields.optional("shared_width") or 0
     if count > 1 and width:
-        raise fields.error(
-            "config.json gives both a number and a width of shared experts, which pdplan cannot distinguish"
-        )
+        both = "config.json gives both a number and a width of shared experts"
+        raise fields.error(f"{both}, which pdplan cannot distinguish")
     return width or count * expert_width
 
 
@@ -362,7 +354,7 @@ def has_single_blocks(fields: ConfigFields) -> bool:
 
 def block_pattern(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
     """Kinds of layers that have one block each, a mixer or "moe" or "mlp"; None where layers have both."""
-    pattern, blocks = fields.get("hybrid_override_pattern"), notation().layers["blocks"]
+    pattern, blocks = fields.get("hybrid_override_pattern"), notation()["layers"]["blocks"]
     if isinstance(pattern, str):
         if not set(pattern) <= set(blocks) or len(pattern) != layers:
             raise fields.error(
@@ -380,14 +372,14 @@ def attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
     """The kind of mixer of each layer, from whichever of the families' notations the config uses."""
     for kinds in chain(_listed_kinds(fields, layers), _ruled_kinds(fields, layers)):
         return kinds
-    for field in filter(fields.get, notation().layers["sliding_heads"]):
+    for field in filter(fields.get, notation()["layers"]["sliding_heads"]):
         raise fields.error(f"config.json has {field!r} = {shorten(fields.get(field))}, but no sliding layers")
     return ("full_attention",) * layers
 
 
 def _layer_types(fields: ConfigFields) -> dict[str, str]:
     """What `layer_types` may say, and the kind that each stands for."""
-    kinds = notation().layers["types"].items()
+    kinds = notation()["layers"]["types"].items()
     return {
         word: kind
         for field, words in kinds
@@ -398,7 +390,7 @@ def _layer_types(fields: ConfigFields) -> dict[str, str]:
 
 def _listed_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]:
     """Notations that list the layers; the first one counts."""
-    kinds = notation().layers["codes" if fields.flag("lightning_attention") else "softmax_codes"]
+    kinds = notation()["layers"]["codes" if fields.flag("lightning_attention") else "softmax_codes"]
     codes = fields.labels("attn_type_list", tuple(kinds), layers)
     if codes is not None:
         yield tuple(kinds[code] for code in codes)
@@ -406,7 +398,7 @@ def _listed_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]
     words = fields.labels("layer_types", tuple(types), layers)
     if words is not None:
         yield tuple(types[word] for word in words)
-    by_ratio = {0: "sliding_attention"} | {ratio: kind for kind, ratio in notation().layers["ratios"].items()}
+    by_ratio = {0: "sliding_attention"} | {ratio: kind for kind, ratio in notation()["layers"]["ratios"].items()}
     ratios = fields.labels("compress_ratios", tuple(by_ratio), layers)  # DeepSeek-V4
     if ratios is not None:
         yield tuple(by_ratio[ratio] for ratio in ratios)
@@ -500,7 +492,7 @@ def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
         if fields.get("index_topk_blocks") is None or fields.flag("use_sparse_attention") is False:
             return (False,) * layers
         switches = fields.labels("index_layers", (0, 1), layers)
-        selects = switches or [word == SELECTING for word in fields.sequence("layer_types", layers) or ()]
+        selects = switches or [word == "minimax_m3_sparse" for word in fields.sequence("layer_types", layers) or ()]
         return tuple(map(bool, selects)) if switches or any(selects) else (True,) * layers
     words = fields.labels("indexer_types", ("full", "shared"), layers)
     letters = fields.text("index_topk_pattern")
@@ -515,8 +507,6 @@ def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     return tuple(max(layer - first, 0) % every == 0 for layer in range(layers))
 
 
-SELECTING = "minimax_m3_sparse"
-"""Word of transformers 5 for layers that attend selected blocks."""
 NO_INDEX = {"index_heads": 0, "index_dim": 0}
 WINDOWS = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
 """Fields that say how many tokens a layer of a kind attends."""
@@ -605,7 +595,7 @@ def _latent(fields: ConfigFields, hidden: int, kind: str, has_index: bool, reads
 def _compressed_attention(fields: ConfigFields, hidden: int, kind: str) -> CompressedAttention:
     """DeepSeek-V4: latents of a window, of every few tokens with an indexer, or of many tokens."""
     rates = fields.get("compress_rates")
-    ratios = {**notation().layers["ratios"], **(rates if isinstance(rates, Mapping) else {})}
+    ratios = {**notation()["layers"]["ratios"], **(rates if isinstance(rates, Mapping) else {})}
     has_index = kind == "compressed_sparse_attention"
     return CompressedAttention(
         hidden=hidden,

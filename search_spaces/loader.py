@@ -18,6 +18,7 @@ from copy import deepcopy
 from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
+from string import Template
 from textwrap import wrap
 from typing import Any
 
@@ -48,7 +49,6 @@ from .problem import (
     Pools,
     Problem,
     Recorded,
-    SearchSpace,
     Slo,
     any_target,
     target_of,
@@ -61,7 +61,6 @@ from .schema import (
     WORKLOAD_SCHEMA,
     AcceleratorSection,
     CacheTierSection,
-    Context,
     LengthsSection,
     LinkSection,
     SloClass,
@@ -132,17 +131,23 @@ def stated_problem(source: Source, faults: list[Fault], base: Path, name: str) -
     Raises InputError with these and all others.
     """
     catalog, catalog_faults = _catalog(source.value, base)
-    context = Context(
-        check_accelerator=catalog.accelerator if not catalog_faults else lambda _name: None,
-        check_model=lambda name: load_model(name, base),
-    )
-    file, all_faults = sound_sections(source, faults, WorkloadFile, context)
-    section = context.sections.get("model")
-    model = None if section is None else load_model(section.name or section.config or section.architecture, base)
-    entries = context.sections.get("accelerators", ()) if not catalog_faults else ()
-    accelerators = [catalog.accelerator(entry.name) for entry in entries]
-    all_faults += [*catalog_faults, *cross_faults(context.sections, model, accelerators)]
-    demand, demand_faults = _workload(context, base, model, read_trace=not all_faults)
+    sections = dict[str, Any]()
+    file, all_faults = sound_sections(source, faults, WorkloadFile, sections)
+    model, accelerators, section = None, list[Accelerator](), sections.get("model")
+    for key in ("name", "config", "architecture") if section is not None else ():
+        try:
+            model = load_model(getattr(section, key), base) if getattr(section, key) else model
+        except InputError as error:
+            all_faults.append(Fault(("model", key), str(error).removeprefix("model ")))
+    for index, entry in enumerate(sections.get("accelerators", ()) if not catalog_faults else ()):
+        try:
+            accelerators.append(catalog.accelerator(entry.name))
+        except InputError as error:
+            all_faults.append(Fault(("accelerators", index, "name"), str(error).removeprefix("accelerator ")))
+    if not catalog_faults and len(accelerators) < len(sections.get("accelerators", ())):
+        del sections["accelerators"]
+    all_faults += [*catalog_faults, *cross_faults(sections, model, accelerators)]
+    demand, demand_faults = _workload(sections, base, model, read_trace=not all_faults)
     all_faults += demand_faults
     if all_faults or file is None or model is None or demand is None:
         raise InputError(source.render(all_faults))
@@ -200,10 +205,10 @@ def _catalog(value: Any, base: Path) -> tuple[AcceleratorCatalog, list[Fault]]:
 
 
 def _workload(
-    context: Context, base: Path, model: Transformer | None, *, read_trace: bool
+    sections: Mapping[str, Any], base: Path, model: Transformer | None, *, read_trace: bool
 ) -> tuple[_Demand | None, list[Fault]]:
     """Return the demand or its faults; a trace, which may be long, is read only if nothing else is wrong."""
-    section = context.sections.get("workload")
+    section = sections.get("workload")
     trace = None if section is None or section.lengths is None else section.lengths.trace
     if section is None or (not read_trace and (trace or section.recorded) is not None):
         return None, []
@@ -213,7 +218,7 @@ def _workload(
         return None, list(error.faults)
     if model is None:
         return (workload, recording), []
-    faults = [*length_faults(workload, section, model), *tier_faults(workload, context.sections.get("kv_cache_tier"))]
+    faults = [*length_faults(workload, section, model), *tier_faults(workload, sections.get("kv_cache_tier"))]
     return (workload, recording), faults
 
 
@@ -353,16 +358,12 @@ def override(source: Source, overrides: Mapping[str, Any]) -> Source:
         except InputError as error:
             raise InputError(f"override {shown(key)}: {error}") from error
         path = set_value(value, keys, new_value, f"override {shown(key)}")
-        overridden[path] = _override_words(key, value_given)
+        words = key  # or as it was written, where a line of text wrote it
+        if not isinstance(value_given, Mapping | list | tuple):
+            is_plain = isinstance(value_given, str) and value_given.isprintable()
+            words = f"{key}={value_given if is_plain else shown(value_given)}"
+        overridden[path] = words if len(words) <= SHOWN_OVERRIDE else f"{words[: SHOWN_OVERRIDE - 3]}..."
     return replace(source, value=value, overridden=overridden)
-
-
-def _override_words(key_path: str, new_value: Any) -> str:
-    """How a message names an override: as it was written, or by its key alone where no line of text wrote it."""
-    if isinstance(new_value, Mapping | list | tuple):
-        return key_path
-    text = f"{key_path}={new_value if isinstance(new_value, str) and new_value.isprintable() else shown(new_value)}"
-    return text if len(text) <= SHOWN_OVERRIDE else f"{text[: SHOWN_OVERRIDE - 3]}..."
 
 
 def set_value(value: Any, keys: Sequence[str], new_value: Any, where: str) -> Keys:
@@ -411,45 +412,42 @@ def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, A
 
     Their paths become absolute, as the echo is read elsewhere.
     """
-    limits, model, prices = problem.constraints, file.model, file.prices
-    ratio = problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR
-    ratio_range = {"max_volume": problem.objective.max_volume} if ratio else {}
-    drafts = None if model.speculation is None else model.speculation.model_dump(mode="json", exclude_none=True)
+    echo: dict[str, Any] = file.model_dump(mode="json", by_alias=True, exclude={"scenarios", "procurement"})
+    model, limits = file.model.model_dump(mode="json", exclude_none=True), problem.constraints
+    drafts = model.pop("speculation", None)
     if drafts is not None and problem.speculation is not None:
         drafts["acceptance"] = list(problem.speculation.acceptance)
-    model_files = {"config": model.config, "architecture": model.architecture}
-    return {
-        "schema": file.schema_,
+    if problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
+        echo["objective"]["max_volume"] = problem.objective.max_volume
+    if problem.target is not None:
+        echo["constraints"]["routing"] = limits.routing.value
+    echo["constraints"]["balancing"] = limits.balancing.value
+    files = [(model, "config"), (model, "architecture"), (echo, "catalog")]
+    for section, key in [*files, *([] if basis_of(file.prices) is not None else [(echo, "prices")])]:
+        if section.get(key):
+            section[key] = str((base / section[key]).resolve())
+    ranges = asdict(problem.space)
+    precisions = ("weight_dtype", "kv_dtype", "speculative_tokens")  # only where they are stated
+    echo |= {
         "name": problem.name,
-        "model": {
-            **({"name": model.name} if model.name else {}),
-            **{key: _absolute(path, base) for key, path in model_files.items() if path},
-            "weight_dtype": problem.weight_dtype,
-            "kv_dtype": problem.kv_dtype,
-            **({} if drafts is None else {"speculation": drafts}),
-        },
-        "workload": _workload_echo(file, problem.workload),
+        "model": model
+        | {"weight_dtype": problem.weight_dtype, "kv_dtype": problem.kv_dtype}
+        | ({} if drafts is None else {"speculation": drafts}),
+        "workload": _workload_echo(file.workload, problem.workload),
         "slo": [_slo(slo) for slo in problem.slos],
         "accelerators": [_offer_echo(offer) for offer in problem.offers],
-        **({"prices": prices if basis_of(prices) is not None else _absolute(prices, base)} if prices else {}),
-        "catalog": _absolute(file.catalog, base) if file.catalog else None,
-        "search": {"preset": file.search.preset, **_space(problem.space)},
-        "objective": file.objective.model_dump(mode="json") | ratio_range,
-        "constraints": file.constraints.model_dump(mode="json")
-        | {"balancing": limits.balancing.value}
-        | ({} if problem.target is None else {"routing": limits.routing.value}),
-        "confidence": problem.confidence,
+        "search": {"preset": file.search.preset}
+        | {
+            name: list(values) if isinstance(values, tuple) else values
+            for name, values in ranges.items()
+            if values or name not in precisions
+        }
+        | {"roles": [role.value for role in problem.space.roles]},
         "engine": problem.engine,
-        "target": file.target,
-        "memory_fraction": problem.memory_fraction,
-        **({} if file.kv_cache_tier is None else {"kv_cache_tier": file.kv_cache_tier.model_dump()}),
-        "seed": problem.seed,
-        **({"procurement": file.procurement.model_dump(exclude_none=True)} if file.procurement is not None else {}),
     }
-
-
-def _absolute(path: str, base: Path) -> str:
-    return str((base / path).resolve())
+    if file.procurement is not None:
+        echo["procurement"] = file.procurement.model_dump(exclude_none=True)
+    return {key: value for key, value in echo.items() if value is not None or key not in {"prices", "kv_cache_tier"}}
 
 
 def whole_echo(problem: Problem) -> dict[str, Any]:
@@ -459,31 +457,25 @@ def whole_echo(problem: Problem) -> dict[str, Any]:
     return {**problem.inputs, "workload": problem.inputs["workload"] | {"recorded": problem.recorded.echo()}}
 
 
-def _workload_echo(file: WorkloadFile, workload: Workload) -> dict[str, Any]:
-    diurnal = file.workload.diurnal
+def _workload_echo(section: WorkloadSection, workload: Workload) -> dict[str, Any]:
+    """The section of a workload; the rate of sessions is stated as that of requests."""
+    diurnal, reuse = section.diurnal, workload.reuse
     columns = (column.tolist() for column in (workload.isl, workload.osl, workload.share))
     rows = [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in zip(*columns, strict=True)]
-    lengths = {"histogram": rows, "source": _lengths_source(file.workload.lengths)}
-    return {
+    scalars = {
         "request_rate": workload.request_rate if diurnal is None else None,
         "diurnal": None if diurnal is None else diurnal.model_dump(),
         "burstiness": workload.burstiness,
-        **_prefixes(file.workload, workload),
         "max_tokens": workload.max_tokens,
-        **({} if workload.sessions is not None else {"lengths": lengths}),
     }
-
-
-def _prefixes(section: WorkloadSection, workload: Workload) -> dict[str, Any]:
-    """What prompts have in common; the rate of sessions is stated as that of requests."""
     if section.sessions is not None:
-        return {"sessions": section.sessions.model_dump(exclude_none=True, exclude={"rate"})}
-    reuse: dict[str, Any] = {}
+        return scalars | {"sessions": section.sessions.model_dump(exclude_none=True, exclude={"rate"})}
+    scalars["prefix_hit_share"] = workload.prefix_hit_share
     if section.reuse_interval is not None:
-        reuse = {"reuse_interval": section.reuse_interval.model_dump(exclude_none=True)}
-    elif workload.reuse is not None:
-        reuse = {"reuse_interval": {"quantiles": quantiles_of(workload.reuse.pause)}}
-    return {"prefix_hit_share": workload.prefix_hit_share, **reuse}
+        scalars["reuse_interval"] = section.reuse_interval.model_dump(exclude_none=True)
+    elif reuse is not None:
+        scalars["reuse_interval"] = {"quantiles": quantiles_of(reuse.pause)}
+    return scalars | {"lengths": {"histogram": rows, "source": _lengths_source(section.lengths)}}
 
 
 def _lengths_source(lengths: LengthsSection | None) -> str:
@@ -522,18 +514,6 @@ def _offer_echo(offer: Offer) -> dict[str, Any]:
     }
 
 
-def _space(space: SearchSpace) -> dict[str, Any]:
-    """The ranges; precisions only where they are stated."""
-    ranges = {name: list(values) if isinstance(values, tuple) else values for name, values in asdict(space).items()}
-    ranges_written = {
-        name: values
-        for name, values in ranges.items()
-        if values or name not in {"weight_dtype", "kv_dtype", "speculative_tokens"}
-    }
-    return ranges_written | {"roles": [role.value for role in space.roles]}
-
-
-_SCALARS = ("request_rate", "burstiness", "prefix_hit_share", "reuse_interval", "max_tokens")
 _COMMENTS: Mapping[str, str] = {
     "request_rate": "mean arrivals [1/s]",
     "burstiness": "coefficient of variation of the times between arrivals; 1 is Poisson",
@@ -547,12 +527,16 @@ COMMENT_WIDTH = 110
 
 def init_text() -> str:
     """Return the commented example that `pdplan init` writes; it loads and solves as it stands."""
-    return (resources.files("search_spaces") / "init_template.yaml").read_text(encoding="utf-8")
+    return _shipped("init_template.yaml")
 
 
 def fleet_text() -> str:
     """Return the commented fleet file that `pdplan init --fleet` writes; it serves the example of `pdplan init`."""
-    return (resources.files("search_spaces") / "fleet_template.yaml").read_text(encoding="utf-8")
+    return _shipped("fleet_template.yaml")
+
+
+def _shipped(name: str) -> str:
+    return (resources.files("search_spaces") / name).read_text(encoding="utf-8")
 
 
 def workload_yaml_text(mapping: Mapping[str, Any], name: str, model: str, notes: Sequence[str] = ()) -> str:
@@ -564,7 +548,7 @@ def workload_yaml_text(mapping: Mapping[str, Any], name: str, model: str, notes:
         model: catalog name, Hugging Face id, or path to a config.json.
         notes: sentences that become comments above the demand.
     """
-    scalars = [f"  {key}: {json.dumps(mapping[key])}  # {_COMMENTS[key]}" for key in _SCALARS if key in mapping]
+    scalars = [f"  {key}: {json.dumps(mapping[key])}  # {words}" for key, words in _COMMENTS.items() if key in mapping]
     if "recorded" in mapping:
         source = json.dumps(mapping["recorded"], ensure_ascii=False)
         scalars.append(f"  recorded: {source}  # {_RECORDED}")
@@ -578,26 +562,10 @@ def workload_yaml_text(mapping: Mapping[str, Any], name: str, model: str, notes:
         for row in mapping["lengths"]["histogram"]:
             flow = ", ".join(f"{key}: {json.dumps(value)}" for key, value in row.items())
             length_lines.append(f"      - {{{flow}}}")
-    model_key = "config" if model.endswith(".json") else "name"
-    lines = [
-        f"schema: {WORKLOAD_SCHEMA}",
-        f"name: {_text(name)}",
-        "",
-        f"model: {{{model_key}: {_text(model)}}}",
-        "",
-        *(f"# {line}" for note in notes for line in wrap(f"Note: {note}", COMMENT_WIDTH)),
-        "workload:",
-        *scalars,
-        *length_lines,
-        "",
-        "slo:  # set these to what your users need",
-        "  ttft: 2s",
-        "  tpot: 50ms",
-        "  attainment: 0.9",
-        "",
-        'accelerators: ["A100-80", "H100", "H200"]',
-    ]
-    return "\n".join(lines) + "\n"
+    comments = [f"# {line}" for note in notes for line in wrap(f"Note: {note}", COMMENT_WIDTH)]
+    section = f"{{{'config' if model.endswith('.json') else 'name'}: {_text(model)}}}"
+    demand = "\n".join([*comments, "workload:", *scalars, *length_lines])
+    return Template(_shipped("workload_template.yaml")).substitute(name=_text(name), model=section, demand=demand)
 
 
 def _text(text: str) -> str:

@@ -39,10 +39,11 @@ from .measurements import (
     RUNS,
     SERVED_AS,
     SHORTEST,
+    WARMED_UP,
     Layout,
+    MeasuredRun,
     Refused,
     Row,
-    ServingRow,
     StepRow,
     stored_dtype,
     weight_dtype,
@@ -189,8 +190,6 @@ def measured_engine(
 
 FALLBACK_ENGINE = "vllm"
 """Whose policy an unknown engine is taken to have: the one with the most descendants."""
-WARMED_UP = 3.0
-"""Mean TTFT over the median beyond which the first requests of the run, not its steady state, make the mean [1]."""
 USUAL_CONCURRENCY = 8.0
 """Requests in flight per GPU where a row does not state them: the median of the rows that do."""
 
@@ -204,7 +203,7 @@ class MeasuredDeployment:
     memory holds; transfer: time that the KV hand-over shows [s].
     """
 
-    row: ServingRow
+    row: MeasuredRun
     model: Transformer
     engine: str
     prefill: EngineConfig
@@ -250,7 +249,7 @@ def deployments_of(
     for row in rows:
         if isinstance(row, Refused):
             refusals.append(row)
-        elif isinstance(row, ServingRow):
+        elif isinstance(row, MeasuredRun):
             try:
                 deployments.append(deployment_of(row, model_of(row.model), catalog))
             except InputError as error:
@@ -261,10 +260,8 @@ def deployments_of(
 def batches_of(deployments: Sequence[MeasuredDeployment]) -> list[Batch]:
     """Deployments grouped by engine, model, token budget and mode; each group in the order of the file."""
     groups: dict[tuple[str, Transformer, int, bool], list[MeasuredDeployment]] = defaultdict(list)
-    for deployment in deployments:
-        groups[deployment.engine, deployment.model, deployment.token_budget, deployment.decode is None].append(
-            deployment
-        )
+    for own in deployments:
+        groups[own.engine, own.model, own.token_budget, own.decode is None].append(own)
     return [_batch(engine, model, budget, members) for (engine, model, budget, _), members in groups.items()]
 
 
@@ -282,7 +279,7 @@ def steady_state(batch: Batch, policy: ServingPolicy) -> Steady:
     return closed_loop(engine_times(batch.model, prefill, decode, policy, batch.load), policy, batch.load, batch.pools)
 
 
-def deployment_of(row: ServingRow, published_model: Transformer, catalog: AcceleratorCatalog) -> MeasuredDeployment:
+def deployment_of(row: MeasuredRun, published_model: Transformer, catalog: AcceleratorCatalog) -> MeasuredDeployment:
     """One row made concrete, of the model as it was published; the engine's habits where the row states no flag.
 
     InputError where a word of the row is not known, or where the GPUs cannot hold the model and one request.
@@ -314,11 +311,16 @@ def deployment_of(row: ServingRow, published_model: Transformer, catalog: Accele
         )
         for role, layout in workers.items()
     ]
-    shortest = SHORTEST if row.source.startswith(RUNS) else 1.0
+    is_nominal = row.source.startswith(RUNS)
+    shortest = SHORTEST if is_nominal else 1.0
     isl, osl = (length * (1.0 + shortest) / 2.0 for length in (row.isl, row.osl))
     flight = USUAL_CONCURRENCY * max(row.gpus, 1) if row.concurrency is None else row.concurrency
+    transfer = 0.0
     if row.decode:
         requests_held(model, sides[0], isl, 0.0)  # no prefill worker may be too small for the model
+        links = (sides[0].accelerator.scale_out, sides[1].accelerator.scale_out)
+        bandwidth = transfer_bandwidth(*links, *(hand_over_cards(model, config, isl, 1.0) for config in sides))
+        transfer = kv_transfer_time(model.kv_bytes(isl, kv_dtype), bandwidth, links[0].latency)
     fits, memory_notes = requests_held(model, sides[-1], isl, osl)
     return MeasuredDeployment(
         row=row,
@@ -331,15 +333,15 @@ def deployment_of(row: ServingRow, published_model: Transformer, catalog: Accele
         concurrency=flight if row.decode else flight / row.prefill.workers,
         isl=isl,
         osl=osl,
-        spread=1.0 - shortest,
-        waves=math.inf if row.median else MANY_WAVES,
+        spread=1.0 - shortest if is_nominal else row.spread,
+        waves=MANY_WAVES if row.ttft.typical is None or row.ttft.mean is not None else math.inf,  # of a median
         fits=fits,
-        transfer=_transfer(model, sides[0], sides[1], isl) if row.decode else 0.0,
+        transfer=transfer,
         notes=(*filter(None, [engine_note]), *_assumptions(row), *memory_notes),
     )
 
 
-def _engine(row: ServingRow) -> tuple[str, str]:
+def _engine(row: MeasuredRun) -> tuple[str, str]:
     """The catalog's engine of a row, and in words what had to be assumed: of that name or alias, or in the name."""
     try:
         return engine_name(row.engine), ""
@@ -351,7 +353,7 @@ def _engine(row: ServingRow) -> tuple[str, str]:
         return engine, f"engine {row.engine!r} {words} as {engine}"
 
 
-def _assumptions(row: ServingRow) -> Iterator[str]:
+def _assumptions(row: MeasuredRun) -> Iterator[str]:
     """What a row does not say of its load, or says twice, and how that is taken."""
     if row.precision:
         used = (row.gemm_dtype, row.moe_dtype)
@@ -364,7 +366,7 @@ def _assumptions(row: ServingRow) -> Iterator[str]:
             yield f"precision {row.precision!r} is not used: gemm_dtype and moe_dtype say {words}"
     if row.concurrency is None:
         yield f"concurrency is not given and taken as {USUAL_CONCURRENCY * max(row.gpus, 1):g}"
-    if row.median and row.mean_ttft > WARMED_UP * row.ttft:
+    if row.warmed_up:
         yield f"the mean TTFT is over {WARMED_UP:g} times the median: warm-up; the median is scored"
 
 
@@ -388,13 +390,6 @@ def requests_held(model: Transformer, config: EngineConfig, isl: float, osl: flo
         f"{(memory - free + request) / GIB:,.0f} GiB of each of {config.gpus} x {config.accelerator.name}, which has "
         f"{memory / GIB:,.0f} GiB"
     )
-
-
-def _transfer(model: Transformer, prefill: EngineConfig, decode: EngineConfig, isl: float) -> float:
-    """Time of handing over the KV cache of a prompt from one worker to another [s]."""
-    links = (prefill.accelerator.scale_out, decode.accelerator.scale_out)
-    cards = (hand_over_cards(model, config, isl, 1.0) for config in (prefill, decode))
-    return kv_transfer_time(model.kv_bytes(isl, prefill.kv_dtype), transfer_bandwidth(*links, *cards), links[0].latency)
 
 
 def _batch(engine: str, model: Transformer, token_budget: int, members: list[MeasuredDeployment]) -> Batch:
@@ -485,19 +480,19 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
         steady = steady_state(batch, load_serving_policy(batch.engine, catalog.engines))
         columns = (column[:, 0].tolist() for column in (steady.ttft, steady.tpot))
         for deployment, doubt, ttft, tpot in zip(batch.deployments, suspicions(batch, steady), *columns, strict=True):
-            row = deployment.row
+            row, measured = deployment.row, deployment.row.scored
             stratum = stratum_of(deployment.model, deployment.prefill, deployment.engine, row.mode)
             if not (math.isfinite(ttft) and math.isfinite(tpot)):
                 refusals.append(Refused(row.line, OUT_OF_RANGE))
                 continue
             values = {
-                "ttft": _value(ttft, row.ttft, interval_factors(table, "ttft", stratum)),
-                "tpot": _value(tpot, row.tpot, interval_factors(table, "tpot", stratum)),
+                "ttft": _value(ttft, measured[0], interval_factors(table, "ttft", stratum)),
+                "tpot": _value(tpot, measured[1], interval_factors(table, "tpot", stratum)),
             }
             tokens = deployment.osl * (1 if deployment.decode else row.prefill.workers) / max(row.gpus, 1)
             throughput = (
                 tokens * deployment.request_rate(ttft, tpot),
-                tokens * deployment.request_rate(row.ttft, row.tpot),
+                tokens * deployment.request_rate(*measured),
             )
             words = (row.model, row.accelerator, row.engine or deployment.engine, row.mode)
             group = dict(zip(SERVING_GROUP, words, strict=True))
@@ -532,25 +527,24 @@ TOO_SLOW = "first token later than any queue"
 def suspicions(batch: Batch, steady: Steady) -> list[str]:
     """For every deployment of a batch the first rule that its measurement breaks; empty where it breaks none."""
     columns = np.broadcast_arrays(steady.prefill, steady.shared, steady.line, steady.ttft)[:3]
-    figures = zip(*(column[:, 0].tolist() for column in columns), strict=True)
-    return [_suspicion(deployment, *values) for deployment, values in zip(batch.deployments, figures, strict=True)]
-
-
-def _suspicion(deployment: MeasuredDeployment, alone: float, shared: float, line: float) -> str:
-    row, engine = deployment.row, deployment.decode or deployment.prefill
-    if row.concurrency is None:
-        return UNSTATED
-    if not (row.ttft > 0 and row.tpot > 0):
-        return ""
-    rate = deployment.request_rate(row.ttft, row.tpot)
-    workers = row.prefill.workers if deployment.decode else 1
-    least_read = deployment.model.matmul_parameters * LEAST_BYTES / engine.gpus / engine.accelerator.bandwidth
-    queue = LONGEST_QUEUE * (alone + deployment.concurrency * shared + deployment.transfer)
-    if rate * shared / workers > MOST_PREFILL:
-        return TOO_FAST
-    if least_read > row.tpot:
-        return TOO_QUICK
-    return TOO_SLOW if line <= 0 and row.ttft > queue else ""
+    doubts = []
+    for own, *figures in zip(batch.deployments, *(column[:, 0].tolist() for column in columns), strict=True):
+        (alone, shared, line), row, engine = figures, own.row, own.decode or own.prefill
+        ttft, tpot = row.scored
+        workers = row.prefill.workers if own.decode else 1
+        least_read = own.model.matmul_parameters * LEAST_BYTES / engine.gpus / engine.accelerator.bandwidth
+        queue = LONGEST_QUEUE * (alone + own.concurrency * shared + own.transfer)
+        if row.concurrency is None:
+            doubts.append(UNSTATED)
+        elif not (ttft > 0 and tpot > 0):
+            doubts.append("")
+        elif own.request_rate(ttft, tpot) * shared / workers > MOST_PREFILL:
+            doubts.append(TOO_FAST)
+        elif least_read > tpot:
+            doubts.append(TOO_QUICK)
+        else:
+            doubts.append(TOO_SLOW if line <= 0 and ttft > queue else "")
+    return doubts
 
 
 def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path | None) -> Predictions:

@@ -17,7 +17,7 @@ import csv
 import io
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
@@ -35,10 +35,7 @@ SEPARATORS = (";", "\t", "|")
 """What stands between the fields of a file that is no comma-separated one."""
 ATTENTION_DATA = re.compile(r"\(?\s*attention\s*dp\s*(\d+)\s*\)?", re.IGNORECASE)
 """A layout written in words: the attention's data ranks stand where the tensor ranks are expected."""
-CONCURRENCY = Bounds(1, MEGA, "requests")
-STEP_BATCH = Bounds(1, MAX_NUM_SEQS.high, "requests")
 RANKS = Bounds(DEGREE.low, DEGREE.high)
-MEMORY_SHARE = Bounds(0.01, 1)
 FIRST_TOKEN = Bounds(TTFT.low / MILLI, TTFT.high / MILLI, "ms")
 """Also of a step, which takes no longer than the wait for a first token, of which it is a part."""
 NEXT_TOKEN = Bounds(TPOT.low / MILLI, TPOT.high / MILLI, "ms")
@@ -99,39 +96,114 @@ class RowFlags:
 
 
 @dataclass(frozen=True, slots=True)
-class ServingRow:
-    """One benchmark run at fixed concurrency.
+class Latency:
+    """A time over the requests of a run [s]: its mean and quantiles."""
 
-    line: of the file; isl, osl: nominal lengths [token]; concurrency: requests in flight, None where not stated;
-    gpus: of the whole deployment; decode is None for a colocated one; ttft, tpot: measured [s], NaN where absent;
-    precision: the file's word for the checkpoint, which counts where gemm_dtype is not given; median: whether the TTFT
-    is the median of the run, which no warm-up affects, and not its mean; mean_ttft: that mean beside the median [s].
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    p95: float | None = None
+
+    @property
+    def typical(self) -> float | None:
+        """The mean, which the model predicts, or else the median [s]."""
+        return self.p50 if self.mean is None else self.mean
+
+    def times(self, factor: float) -> Latency:
+        """The same statistics of a time `factor` [1] as long."""
+        figures = (self.mean, self.p50, self.p90, self.p99, self.p95)
+        return Latency(*(None if figure is None else figure * factor for figure in figures))
+
+    def share_within(self, limit: float) -> tuple[float, float]:
+        """Least and largest share of requests that took no longer than `limit` [s], as far as the quantiles tell [1].
+
+        >>> Latency(p50=0.1, p90=0.2, p99=0.4).share_within(0.3)
+        (0.9, 0.99)
+        """
+        quantiles = ((0.5, self.p50), (0.9, self.p90), (0.95, self.p95), (0.99, self.p99))
+        met = [share for share, time in quantiles if time is not None and time <= limit]
+        above = [share for share, time in quantiles if time is not None and time > limit]
+        return max(met, default=0.0), min(above, default=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """One benchmark run of a deployment, as a row of a table or the result file of a load generator has it.
+
+    where: file, and line or index in it; line: of a table; source: the table's set, or the tool;
+    isl, osl: mean lengths [token], in tables the nominal ones; spread: 1 - shortest / longest prompt [1];
+    tpot: (end - first token) / (OSL - 1); e2e: of the whole request; warmed_up: the mean TTFT is far above the median,
+    which is what stands here; concurrency: requests that the generator keeps in flight at most, None where not stated
+    [1]; in_flight: their measured mean [1]; request_rate: rate at which it sends [1/s], infinite where only the
+    concurrency limits it; prompts: requests sent; completed: of these, finished; request_throughput: requests that end
+    [1/s]; goals: limits of TTFT, TPOT and e2e [s] that the generator checked, None where it had none; attainment: share
+    of requests within all of them [1]; speculative: more than one token came from a step; cached: share of prompt
+    tokens found in a prefix cache [1].
+
+    What ran, as far as it is stated, in the source's words. precision: of the checkpoint, which counts where gemm_dtype
+    is not given; gpus: of the whole deployment, 0 where nothing is said of it; prefill, decode: its workers, decode is
+    None where one kind does both; settings: flags of the engine.
     """
 
-    line: int
-    source: str
-    model: str
-    accelerator: str
-    engine: str
-    gemm_dtype: str
-    moe_dtype: str
     isl: float
     osl: float
-    concurrency: float | None
-    gpus: int
-    prefill: Layout
-    decode: Layout | None
-    ttft: float
-    tpot: float
+    ttft: Latency
+    tpot: Latency
+    e2e: Latency = Latency()
+    warmed_up: bool = False
+    where: str = ""
+    line: int = 0
+    source: str = ""
+    spread: float = 0.0
+    concurrency: float | None = None
+    in_flight: float | None = None
+    request_rate: float | None = None
+    prompts: int | None = None
+    completed: int | None = None
+    request_throughput: float | None = None
+    goals: tuple[float | None, ...] = ()
+    attainment: float | None = None
+    speculative: bool = False
+    cached: float = 0.0
+    model: str = ""
+    accelerator: str = ""
+    engine: str = ""
+    gemm_dtype: str = ""
+    moe_dtype: str = ""
     precision: str = ""
-    median: bool = False
-    mean_ttft: float = math.nan
+    gpus: int = 0
+    prefill: Layout = Layout(1, 1, 1, 1, 0)
+    decode: Layout | None = None
     settings: RowFlags = RowFlags()
 
     @property
     def mode(self) -> str:
         """Return "colocated" or "disaggregated"."""
         return "colocated" if self.decode is None else "disaggregated"
+
+    @property
+    def scored(self) -> tuple[float, float]:
+        """TTFT and TPOT that a prediction is held against [s]; NaN where there is none."""
+        ttft, tpot = self.ttft.typical, self.tpot.typical
+        return math.nan if ttft is None else ttft, math.nan if tpot is None else tpot
+
+    @property
+    def gaps(self) -> float:
+        """Gaps between the tokens of a request: OSL - 1, at least one [1]."""
+        return max(self.osl - 1.0, 1.0)
+
+    @property
+    def residence(self) -> float | None:
+        """Time of a request from arrival to its last token [s]: TTFT + (OSL - 1) TPOT."""
+        ttft, tpot = self.ttft.typical, self.tpot.typical
+        return None if ttft is None or tpot is None else ttft + self.gaps * tpot
+
+    @property
+    def occupancy(self) -> float | None:
+        """Mean requests in flight by Little's law: throughput x residence [1]."""
+        rate, residence = self.request_throughput, self.residence
+        return None if rate is None or residence is None else rate * residence
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +233,7 @@ class Refused:
     reason: str
 
 
-Row = ServingRow | StepRow | Refused
+Row = MeasuredRun | StepRow | Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +264,13 @@ class _Cells:
         """A whole number; empty and 0 mean `default`."""
         return self.optional(column, count(Bounds(0, bounds.high, bounds.unit))) or default
 
-    def seconds(self, column: str, bounds: Bounds) -> float:
-        """A measured time in milliseconds as seconds; NaN where there is none (the row is predicted all the same)."""
+    def seconds(self, column: str, bounds: Bounds) -> float | None:
+        """A measured time in milliseconds as seconds; None where there is none (the row is predicted all the same)."""
         try:
             time = self.optional(column, number(bounds))
         except InputError as error:
             raise InputError(f"{error}; leave it empty where nothing was measured") from None
-        return math.nan if time is None else float(time) / KILO
+        return None if time is None else float(time) / KILO
 
 
 def read_measurements(path: Path) -> tuple[RowKind, list[Row]]:
@@ -253,14 +325,14 @@ def _format(header: Sequence[str], path: Path) -> RowKind:
     raise InputError(f"{path}: {fault}")
 
 
-def _serving_row(line: int, cells: _Cells) -> ServingRow:
+def _serving_row(line: int, cells: _Cells) -> MeasuredRun:
     gpus = cells.ranks("num_gpus", 0, MAX_GPUS)
     prefill, decode = _sides(cells, gpus)
     if cells.word("spec_method") not in ("", "none"):
         raise InputError(f"speculative decoding ({cells.row['spec_method']}) is not predicted")
     mean, middle = (cells.seconds(name, FIRST_TOKEN) for name in ("ttft_ms", "ttft_median_ms"))
-    median = not math.isnan(middle)
-    return ServingRow(
+    chunk = "max_num_batched_tokens" if cells.word("max_num_batched_tokens") else "chunked_prefill_size"
+    return MeasuredRun(
         line=line,
         source=cells.word("set"),
         model=cells.text("model"),
@@ -270,31 +342,25 @@ def _serving_row(line: int, cells: _Cells) -> ServingRow:
         moe_dtype=cells.word("moe_dtype", "gemm_dtype", "precision"),
         isl=cells.read("isl", number(TOKENS)),
         osl=cells.read("osl", number(TOKENS)),
-        concurrency=cells.optional("concurrency", number(CONCURRENCY)),
+        concurrency=cells.optional("concurrency", number(Bounds(1, MEGA, "requests"))),
         gpus=gpus or sum(side.gpus for side in (prefill, decode) if side),
         prefill=prefill,
         decode=decode,
-        ttft=middle if median else mean,
-        tpot=cells.seconds("tpot_median_ms" if cells.word("tpot_median_ms") else "tpot_ms", NEXT_TOKEN),
+        ttft=Latency(mean) if middle is None else Latency(p50=middle),
+        tpot=Latency(cells.seconds("tpot_median_ms" if cells.word("tpot_median_ms") else "tpot_ms", NEXT_TOKEN)),
+        warmed_up=middle is not None and mean is not None and mean > WARMED_UP * middle,
         precision=cells.word("precision"),
-        median=median,
-        mean_ttft=mean if median else math.nan,
-        settings=_stated_settings(cells),
-    )
-
-
-def _stated_settings(cells: _Cells) -> RowFlags:
-    """The engine's flags of a row, under the names of this module or of the engines' command lines."""
-    chunk = "max_num_batched_tokens" if cells.word("max_num_batched_tokens") else "chunked_prefill_size"
-    return RowFlags(
-        kv_dtype=cells.word("kv_dtype", "kv_cache_dtype"),
-        memory_fraction=cells.optional("memory_fraction", number(MEMORY_SHARE)),
-        token_budget=cells.optional(chunk, count(TOKENS)),
-        looks=cells.optional("scheduler_recv_interval", count(TOKENS)),
+        settings=RowFlags(  # under the names of this module or of the engines' command lines
+            kv_dtype=cells.word("kv_dtype", "kv_cache_dtype"),
+            memory_fraction=cells.optional("memory_fraction", number(Bounds(0.01, 1))),
+            token_budget=cells.optional(chunk, count(TOKENS)),
+            looks=cells.optional("scheduler_recv_interval", count(TOKENS)),
+        ),
     )
 
 
 def _step_row(line: int, cells: _Cells) -> StepRow:
+    latency = cells.seconds("latency_ms", FIRST_TOKEN)
     return StepRow(
         line=line,
         model=cells.text("model"),
@@ -306,9 +372,9 @@ def _step_row(line: int, cells: _Cells) -> StepRow:
         kv_dtype=cells.word("kv_quant") or "bf16",
         layout=Layout(1, *(cells.ranks(name, 1) for name in ("tp", "pp", "dp", "moe_ep"))),
         phase=cells.read("phase", choice("prefill", "decode")),
-        batch=cells.read("batch", count(STEP_BATCH)),
+        batch=cells.read("batch", count(Bounds(1, MAX_NUM_SEQS.high, "requests"))),
         seq=cells.read("seq", count(TOKENS)),
-        latency=cells.seconds("latency_ms", FIRST_TOKEN),
+        latency=math.nan if latency is None else latency,
     )
 
 
@@ -371,6 +437,8 @@ SCRIPTS = "engine_settings.csv"
 """Name of the table of scripts, beside the measurements."""
 RUNS = "ix"
 """How the `set` of rows begins that these scripts ran."""
+WARMED_UP = 3.0
+"""Mean TTFT over the median beyond which the first requests of the run, not its steady state, make the mean [1]."""
 SHORTEST = 0.8
 """InferenceX draws both lengths evenly from [0.8, 1] of the nominal one (random-range-ratio); others are as stated."""
 SCRIPT_MODELS: Mapping[str, tuple[str, ...]] = {"dsr1": ("deepseekr1", "deepseekv3"), "dsv4": ("deepseekv4",)}
@@ -392,36 +460,32 @@ def read_scripts(path: Path) -> list[Mapping[str, str]]:
 
 def with_settings(rows: Iterable[Row], scripts: Iterable[Mapping[str, str]]) -> list[Row]:
     """The rows with the flags of their script where they state none; those of other benchmarks stay as they are."""
-    plain = [script for script in scripts if "mtp" not in script.get("variant", "")]
-    return [_with_script(row, plain) if isinstance(row, ServingRow) else row for row in rows]
-
-
-def _with_script(row: ServingRow, scripts: Iterable[Mapping[str, str]]) -> ServingRow:
-    if row.decode is not None or not row.source.startswith(RUNS):
-        return row
-    name, gpu = PLAIN.sub("", row.model.lower()), row.accelerator.lower().split("_")[0]
+    by_run: dict[tuple[str, str, str], list[Mapping[str, str]]] = defaultdict(list)
     for script in scripts:
-        words = SCRIPT_MODELS.get(script["model"], (PLAIN.sub("", script["model"]),))
-        ran = (script["engine"], script["gpu"], script["precision"]) == (row.engine, gpu, row.precision)
-        if ran and any(word in name for word in words):
-            return replace(row, settings=row.settings.over(_habit(script, row.concurrency or 0.0)))
-    return row
-
-
-def _habit(script: Mapping[str, str], concurrency: float) -> RowFlags:
-    yaml = YAML_KV.search(script.get("trtllm_yaml", ""))
-    word = yaml[1] if yaml else script.get("kv-cache-dtype", "")
-    share = script.get("gpu-memory-utilization") or script.get("mem-fraction-static") or ""
-    budget = script.get("max-num-batched-tokens") or script.get("chunked-prefill-size") or ""
-    interval = script.get("scheduler-recv-interval", "")
-    by_load = (LOOKS_OF_FEW if concurrency < FEW else LOOKS_OF_MANY) if INTERVAL in interval else None
-    return RowFlags(
-        kv_dtype=(word or "auto").split("|")[0],
-        memory_fraction=float(share) if re.fullmatch(r"0\.\d+", share) else None,
-        token_budget=int(budget) if budget.isdigit() else None,
-        looks=int(interval) if interval.isdigit() else by_load,
-        marlin="MXFP4_USE_MARLIN=1" in script.get("env", ""),
-    )
+        if "mtp" not in script.get("variant", ""):
+            by_run[script["engine"], script["gpu"], script["precision"]].append(script)
+    rows_out = list(rows)
+    for place, row in enumerate(rows_out):
+        if isinstance(row, MeasuredRun) and row.decode is None and row.source.startswith(RUNS):
+            name = PLAIN.sub("", row.model.lower())
+            for script in reversed(by_run[row.engine, row.accelerator.lower().split("_")[0], row.precision]):
+                words = SCRIPT_MODELS.get(script["model"], (PLAIN.sub("", script["model"]),))
+                if not any(word in name for word in words):  # the first of the table counts
+                    continue
+                yaml = YAML_KV.search(script.get("trtllm_yaml", ""))
+                interval = script.get("scheduler-recv-interval", "")
+                share = script.get("gpu-memory-utilization") or script.get("mem-fraction-static") or ""
+                budget = script.get("max-num-batched-tokens") or script.get("chunked-prefill-size") or ""
+                by_load = LOOKS_OF_FEW if (row.concurrency or 0.0) < FEW else LOOKS_OF_MANY
+                habit = RowFlags(
+                    kv_dtype=((yaml[1] if yaml else script.get("kv-cache-dtype")) or "auto").split("|")[0],
+                    memory_fraction=float(share) if re.fullmatch(r"0\.\d+", share) else None,
+                    token_budget=int(budget) if budget.isdigit() else None,
+                    looks=int(interval) if interval.isdigit() else by_load if INTERVAL in interval else None,
+                    marlin="MXFP4_USE_MARLIN=1" in script.get("env", ""),
+                )
+                rows_out[place] = replace(row, settings=row.settings.over(habit))
+    return rows_out
 
 
 DTYPE_WORDS = (

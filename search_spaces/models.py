@@ -421,6 +421,13 @@ class LayersSection(FileSection):
     sets: Count = 0
     """Sets of weights that these layers share; 0: each has its own."""
 
+    def group(self, hidden: int) -> LayerGroup:
+        """The same of a model of that width."""
+        mixer = self.attention.model_dump()
+        block = {"intermediate": 0, "gated": True} if self.feed_forward is None else self.feed_forward.model_dump()
+        attention: Attention = MIXERS[mixer.pop("kind")](hidden=hidden, **mixer)
+        return LayerGroup(self.count, attention, FeedForward(hidden=hidden, **block), self.parallel, self.sets)
+
 
 class ArchitectureFile(FileSection):
     """A model."""
@@ -458,23 +465,13 @@ class ArchitectureFile(FileSection):
         """The model that the file describes."""
         facts = {name: getattr(self, name) for name in type(self).model_fields if name not in {"schema_", "weights"}}
         facts |= {
-            "layers": tuple(map(self._group, self.layers)),
+            "layers": tuple(section.group(self.hidden) for section in self.layers),
             "native_weight_dtype": self.weights,
             "own_dtypes": frozenset(self.own_dtypes.items()),
             "mixed_bytes": frozenset(self.mixed_bytes.items()),
             "weight_scale": None if self.weight_scale is None else WeightScale(*self.weight_scale),
         }
         return Transformer(**facts)
-
-    def _group(self, section: LayersSection) -> LayerGroup:
-        mixer = section.attention.model_dump()
-        block = (
-            {"intermediate": 0, "gated": True} if section.feed_forward is None else section.feed_forward.model_dump()
-        )
-        attention: Attention = MIXERS[mixer.pop("kind")](hidden=self.hidden, **mixer)
-        return LayerGroup(
-            section.count, attention, FeedForward(hidden=self.hidden, **block), section.parallel, section.sets
-        )
 
 
 def read_architecture(path: Path) -> Transformer:

@@ -23,7 +23,7 @@ from costmodel.arrays import FloatArray
 from costmodel.errors import InputError, name_list
 from costmodel.lengths import coarsen
 
-from .benchmark_results import ResultDocument, documents
+from .benchmark_results import documents
 from .quantities import rounded
 from .trace_reader import TRACE_NAMES
 from .trace_summary import workload_block
@@ -148,7 +148,14 @@ def read_scrape(path: Path) -> Scrape:
     where = str(path)
     for document in documents(path):
         where = document.where
-        for row in _result(document):
+        if document.text("status") != "success":
+            raise document.error("is not the answer of a Prometheus query (status: success)")
+        data = document.at("data")
+        if data.text("resultType") != "matrix":
+            kind = f"is {data.content.get('resultType')!r}, but must be 'matrix'"
+            raise data.error(f"{kind}: use query_range, not query", "resultType")
+        rows = data.content.get("result")
+        for row in (data.item("result", index) for index in range(len(rows) if isinstance(rows, list) else 0)):
             labels = {key: value for key, value in row.at("metric").content.items() if isinstance(value, str)}
             name = labels.pop("__name__", "")
             if not name:
@@ -164,18 +171,6 @@ def read_scrape(path: Path) -> Scrape:
     if not series:
         raise InputError(f"{where}: the answer of the query has no series; check its selector and its time range")
     return Scrape(where, {name: tuple(rows) for name, rows in series.items()})
-
-
-def _result(document: ResultDocument) -> list[ResultDocument]:
-    if document.text("status") != "success":
-        raise document.error("is not the answer of a Prometheus query (status: success)")
-    data = document.at("data")
-    if data.text("resultType") != "matrix":
-        raise data.error(
-            f"is {data.content.get('resultType')!r}, but must be 'matrix': use query_range, not query", "resultType"
-        )
-    rows = data.content.get("result")
-    return [data.item("result", index) for index in range(len(rows) if isinstance(rows, list) else 0)]
 
 
 def _histogram(file: str, name: str, rows: Iterable[tuple[Mapping[str, str], FloatArray]]) -> Histogram | None:

@@ -117,14 +117,6 @@ def is_quotes_file(prices: str) -> bool:
     return prices.lower().endswith(ENDING)
 
 
-def by_accelerator(quotes: Iterable[Quote]) -> dict[str, tuple[Quote, ...]]:
-    """Quotes by the accelerator that they are of, in the order of the file."""
-    table: dict[str, list[Quote]] = defaultdict(list)
-    for quote in quotes:
-        table[quote.accelerator].append(quote)
-    return {name: tuple(rows) for name, rows in table.items()}
-
-
 def _quotes(text: str, where: str, name_of: Callable[[str], str]) -> dict[str, tuple[Quote, ...]]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     header = reader.fieldnames or ()
@@ -137,20 +129,21 @@ def _quotes(text: str, where: str, name_of: Callable[[str], str]) -> dict[str, t
     if lacking and not faults:
         columns = name_list(COLUMNS)
         faults = [f"{where}:1: lacks the column {name_list(lacking)}; a file of quotes has {columns}"]
-    quotes: list[Quote] = []
+    quotes: dict[str, list[Quote]] = defaultdict(list)
     for cells in () if faults else reader:
         if None in cells or None in cells.values():
             faults.append(f"{where}:{reader.line_num}: has more or fewer cells than the header")
             continue
         values = {key: text.strip() for key, text in cells.items() if text.strip() or key == "accelerator"}
         try:
-            quotes.append(Quote.model_validate({"source": where} | values, context=name_of))
+            quote = Quote.model_validate({"source": where} | values, context=name_of)
+            quotes[quote.accelerator].append(quote)
         except ValidationError as error:
             sentences = (fault.told() for fault in faults_of(error))
             faults += [f"{where}:{reader.line_num}: {sentence}" for sentence in sentences]
     if faults:
         raise FaultsError(*(Fault((), sentence) for sentence in faults))
-    return by_accelerator(quotes)
+    return {name: tuple(rows) for name, rows in quotes.items()}
 
 
 def prices_of(quotes: Sequence[Quote]) -> tuple[Price, ...]:

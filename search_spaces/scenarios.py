@@ -16,6 +16,8 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
 from costmodel.errors import InputError, UnknownNameError, name_list, shortened, shown
 from costmodel.metric import METRICS, Metric
 
@@ -182,16 +184,14 @@ def _without(inputs: Inputs, _lever: str, name: str, value: Any) -> None:
         del inputs["accelerators"][place]
 
 
-def _efficiency(inputs: Inputs, _lever: str, _name: str, value: Any) -> None:
-    """How quick the engines are within what past predictions were wrong by."""
+def _step_times(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
+    """How quick the engines are within what past predictions were wrong by: in a word, or as a quantile of them."""
+    if lever == "step_time_quantile":
+        inputs["confidence"] = 2.0 * _above(0.0, lever, value, "a share such as 95%") - 1.0
+        return
     if value not in EFFICIENCIES:
         raise InputError(f"efficiency={shortened(str(value))} is not one of {', '.join(EFFICIENCIES)}")
     inputs["confidence"] = EFFICIENCIES[value]
-
-
-def _step_times(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
-    """How slow all steps are: a quantile of what past predictions were wrong by."""
-    inputs["confidence"] = 2.0 * _above(0.0, lever, value, "a share such as 95%") - 1.0
 
 
 def _above(least: float, lever: str, value: Any, noun: str) -> float:
@@ -219,8 +219,7 @@ SETTERS: Mapping[str, Setter] = {
     "with": lambda inputs, _lever, name, price: inputs["accelerators"].append({"name": name, "price": price}),
     "rate": _rate,
     "growth": _growing,
-    "efficiency": _efficiency,
-    "step_time_quantile": _step_times,
+    **dict.fromkeys(("efficiency", "step_time_quantile"), _step_times),
     **dict.fromkeys(("isl", "osl"), _mean_length),
     **dict.fromkeys(("weight_dtype", "kv_dtype"), _one_dtype),
     **dict.fromkeys((*map(str, Metric), "attainment"), _of_classes),
@@ -230,10 +229,7 @@ SETTERS: Mapping[str, Setter] = {
 
 
 LEVERS: Mapping[str, Lever] = MappingProxyType(
-    {
-        name: Lever(**{**row, "kind": Kind(row["kind"]) if "kind" in row else None})
-        for name, row in shipped_table("search_spaces", "levers.yaml").items()
-    }
+    TypeAdapter(dict[str, Lever]).validate_python(shipped_table("search_spaces", "levers.yaml"))
     | {
         str(key): Lever(
             f"{key}={row.span}:4", f"{row.label} limit; of a class: {key}.CLASS", kind=Kind.DURATION, classes=True
@@ -330,18 +326,20 @@ def _range_values(key: str, fields: list[str]) -> tuple[float, ...]:
         count = int(fields[2])
     except ValueError:
         raise QuantityError(f"COUNT is a whole number, not {shown(fields[2])}") from None
-    is_log = len(fields) == 4
-    faults = {
-        "LOW and HIGH must be finite": not (math.isfinite(low) and math.isfinite(high)),
-        f"LOW {fields[0]} is above HIGH {fields[1]}": low > high,
-        f"COUNT is {count:,}, but must be at least 1 and at most {MOST_SCENARIOS:,}": not 1 <= count <= MOST_SCENARIOS,
-        "LOW and HIGH of a log range must be above zero": is_log and low <= 0.0 and count != 1,
-    }
-    if any(faults.values()):
-        raise QuantityError(", and ".join(sentence for sentence, is_wrong in faults.items() if is_wrong))
+    wrong = []
+    if not (math.isfinite(low) and math.isfinite(high)):
+        wrong.append("LOW and HIGH must be finite")
+    elif low > high:
+        wrong.append(f"LOW {fields[0]} is above HIGH {fields[1]}")
+    if not 1 <= count <= MOST_SCENARIOS:
+        wrong.append(f"COUNT is {count:,}, but must be at least 1 and at most {MOST_SCENARIOS:,}")
+    if len(fields) == 4 and low <= 0.0 and count != 1:
+        wrong.append("LOW and HIGH of a log range must be above zero")
+    if wrong:
+        raise QuantityError(", and ".join(wrong))
     if count == 1:
         return (low,)
-    if is_log:
+    if len(fields) == 4:
         return tuple(low * (high / low) ** (step / (count - 1)) for step in range(count))
     return tuple(low + (high - low) * step / (count - 1) for step in range(count))
 

@@ -163,24 +163,19 @@ class _Walker:
     aliased: int = 0
 
     def build(self, node: yaml.Node, path: Keys, depth: int) -> Any:
-        self._guard(node, depth)
+        self.aliased += id(node) in self.seen
+        self.seen.add(id(node))
+        sentence = f"{_TOO_DEEP} (an alias that contains itself?)" if depth > MAX_DEPTH else ""
+        if self.aliased > MAX_ALIASED_NODES:
+            sentence = f"aliases (*name) repeat more than {MAX_ALIASED_NODES:,} values; write the values out"
+        if sentence:
+            raise InputError(pointed(self.name, self.lines, _position(node.start_mark), sentence))
         self.values[path] = _position(node.start_mark)
         if isinstance(node, yaml.MappingNode):
             return {key: self.build(child, (*path, key), depth + 1) for key, child in self._pairs(node, path)}
         if isinstance(node, yaml.SequenceNode):
             return [self.build(child, (*path, index), depth + 1) for index, child in enumerate(node.value)]
         return self._scalar(node, path)
-
-    def _guard(self, node: yaml.Node, depth: int) -> None:
-        self.aliased += id(node) in self.seen
-        self.seen.add(id(node))
-        sentence = ""
-        if self.aliased > MAX_ALIASED_NODES:
-            sentence = f"aliases (*name) repeat more than {MAX_ALIASED_NODES:,} values; write the values out"
-        elif depth > MAX_DEPTH:
-            sentence = f"{_TOO_DEEP} (an alias that contains itself?)"
-        if sentence:
-            raise InputError(pointed(self.name, self.lines, _position(node.start_mark), sentence))
 
     def _pairs(self, node: yaml.MappingNode, path: Keys) -> Iterator[tuple[str, yaml.Node]]:
         """Yield the keys, as they are written, and their nodes; the first of equal keys wins, the others are faults."""

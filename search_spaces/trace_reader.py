@@ -216,8 +216,11 @@ def rows_of(
         if len(block_lists) < len(hashes):
             yield table
             continue
-        counts = np.array([len(blocks) for blocks in block_lists], dtype=np.int64)
-        yield replace(table, hash_ids=_hash_array(list(chain.from_iterable(block_lists))), hash_counts=counts)
+        counts, ids = np.array([len(blocks) for blocks in block_lists], dtype=np.int64), [*chain(*block_lists)]
+        if not all(type(block) is int and 0 <= block < 2**64 for block in ids):  # others by their digest
+            digests = (blake2b(str(block).encode(errors="surrogatepass"), digest_size=8).digest() for block in ids)
+            ids = np.frombuffer(b"".join(digests), dtype="<u8").tolist()
+        yield replace(table, hash_ids=np.array(ids, dtype=np.uint64), hash_counts=counts)
 
 
 def joined(chunks: list[Rows]) -> Rows:
@@ -320,14 +323,6 @@ def nested_keys(record: Mapping[str, Any]) -> Iterator[str]:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number")
-
-
-def _hash_array(ids: list[Any]) -> NDArray[np.uint64]:
-    """Return block ids as 64 bits: small whole numbers as they are, larger ones and texts by their digest."""
-    if all(type(block) is int and 0 <= block < 2**64 for block in ids):
-        return np.array(ids, dtype=np.uint64)
-    digests = (blake2b(str(block).encode(errors="surrogatepass"), digest_size=8).digest() for block in ids)
-    return np.frombuffer(b"".join(digests), dtype="<u8").astype(np.uint64)
 
 
 def _arrival(name: str, text: str, unit: ArrivalUnit) -> int:
@@ -519,9 +514,8 @@ def _csv_names(head: str, where: str) -> list[str]:
     names = split_header(head, where)[1]
     if len(names) < 3 or all(name.replace(".", "").isdigit() for name in names):
         raise InputError(f"{where}: the CSV header needs columns for arrival, ISL and OSL, but is {shown(head)}")
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise InputError(f"{where}: the header has the column {shown(twice)} twice")
+    for name in (name for name in names if names.count(name) > 1):
+        raise InputError(f"{where}: the header has the column {shown(name)} twice")
     return names
 
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.errors import InputError, shown
@@ -189,9 +188,15 @@ def _dispersion(gaps: IntArray, duration: float, quantum: float) -> float:
 
 def arrival_notes(arrivals: ArrivalStats) -> Iterator[str]:
     """A coarse clock, one pause that rules the trace, or waves; whatever the figures alone do not tell."""
-    pause = _pause_note(arrivals)
-    if pause:
-        yield pause
+    rate = arrivals.rate_without_pause
+    if rate is not None:  # one gap is most of the trace, as a wrong timestamp makes it
+        before, after = arrivals.gap_lines
+        share = percentage(arrivals.longest_gap / arrivals.duration)
+        yield (
+            f"{share} of the trace is one gap of {arrivals.longest_gap:,.0f} s without a request, between those of "
+            f"line {before:,} and line {after:,}: without it the rate is {rate:.3g} req/s, and rate and burstiness "
+            "above tell little. If a timestamp is wrong there, mend it or leave the line out."
+        )
     if arrivals.quantum is not None and arrivals.dispersion is not None:
         yield (
             f"{percentage(arrivals.tie_share)} of the arrivals share the time of the one before "
@@ -201,25 +206,11 @@ def arrival_notes(arrivals: ArrivalStats) -> Iterator[str]:
         )
     elif arrivals.gap_cv is None:
         yield "too few distinct arrivals to measure burstiness; 1 (Poisson) is assumed."
-    elif arrivals.gap_cv > WAVY_CV and not pause:
+    elif arrivals.gap_cv > WAVY_CV and rate is None:
         yield (
             f"the gaps between arrivals vary by {arrivals.gap_cv:.1f} times their mean (longest pause "
             f"{arrivals.longest_gap:.0f} s): requests come in waves, so look at the peak rates too."
         )
-
-
-def _pause_note(arrivals: ArrivalStats) -> str:
-    """Where one gap is most of the trace, as a wrong timestamp makes it; empty where none is."""
-    rate = arrivals.rate_without_pause
-    if rate is None:
-        return ""
-    before, after = arrivals.gap_lines
-    share = percentage(arrivals.longest_gap / arrivals.duration)
-    return (
-        f"{share} of the trace is one gap of {arrivals.longest_gap:,.0f} s without a request, between those of line "
-        f"{before:,} and line {after:,}: without it the rate is {rate:.3g} req/s, and rate and burstiness above tell "
-        "little. If a timestamp is wrong there, mend it or leave the line out."
-    )
 
 
 def cell_of(tokens: IntArray) -> IntArray:
@@ -253,21 +244,15 @@ def prefix_hits(rows: Rows, size: int | None) -> tuple[float | None, dict[float,
     following = np.append(misses, row.size)[np.searchsorted(misses, starts)]
     hits = np.minimum(following - starts, counts)
     tokens = int(np.minimum(hits * size, rows.isl).sum())
-    hit = np.arange(row.size) - starts[row] < hits[row]
-    return tokens / int(rows.isl.sum()), _reuse_interval(rows.nanoseconds[row], place, hit)
-
-
-def _reuse_interval(times: IntArray, place: NDArray[np.intp], hit: NDArray[np.bool_]) -> dict[float, float] | None:
-    """Time since the last use of the blocks that hit; place: number of each block among the distinct ones."""
+    hit, share = np.arange(row.size) - starts[row] < hits[row], tokens / int(rows.isl.sum())
     if not hit.any():
-        return None
-    order = np.argsort(place, kind="stable")
-    since = np.empty(times.size)
+        return share, None
+    times, order, since = rows.nanoseconds[row], np.argsort(place, kind="stable"), np.empty(row.size)
     since[order] = np.diff(times[order], prepend=0) / NANOSECONDS  # a block's first use is no hit
     counts = np.bincount(np.searchsorted(INTERVAL_EDGES, since[hit]), minlength=INTERVAL_EDGES.size + 1)
     upto = np.cumsum(counts) / counts.sum()
     bins = [min(int(np.searchsorted(upto, share - 1e-12)), INTERVAL_EDGES.size - 1) for share in REUSE_SHARES]
-    return {share: float(f"{INTERVAL_EDGES[cell]:.4g}") for share, cell in zip(REUSE_SHARES, bins, strict=True)}
+    return share, {part: rounded(INTERVAL_EDGES[cell]) for part, cell in zip(REUSE_SHARES, bins, strict=True)}
 
 
 def block_size(rows: Rows) -> int | None:
@@ -306,11 +291,6 @@ class TraceSummary:
     reuse_interval: Mapping[float, float] | None
 
     @property
-    def requests(self) -> int:
-        """Requests that count."""
-        return len(self.rows)
-
-    @property
     def mean_isl(self) -> float:
         """Mean input length [token]."""
         return float(self.rows.isl.mean())
@@ -326,19 +306,9 @@ class TraceSummary:
         return int((self.rows.isl + self.rows.osl).max())
 
     @property
-    def request_rate(self) -> float | None:
-        """Mean arrivals per second [1/s]; None if all came at one moment."""
-        return self.arrivals.mean_rate
-
-    @property
-    def burstiness(self) -> float:
-        """Coefficient of variation of the inter-arrival times [1] that a plan should use."""
-        return self.arrivals.burstiness
-
-    @property
     def tells_waves(self) -> bool:
         """Whether it has requests enough to be simulated as they came."""
-        return self.requests >= LEAST and self.arrivals.duration > 0.0
+        return self.arrivals.requests >= LEAST and self.arrivals.duration > 0.0
 
     @cached_property
     def _cells(self) -> Buckets:
@@ -360,7 +330,7 @@ class TraceSummary:
         prefix_hit_share: float | None = None,
     ) -> Workload:
         """Return the trace as a workload; what is given replaces what the trace says."""
-        rate = self.request_rate if request_rate is None else request_rate
+        rate = self.arrivals.mean_rate if request_rate is None else request_rate
         if rate is None:
             sentence = "all requests arrive at the same time, so the trace has no rate; state one (--rate)"
             raise InputError(f"{self.path}: {sentence}")
@@ -373,7 +343,7 @@ class TraceSummary:
             osl=thin.osl,
             share=thin.share,
             request_rate=rate,
-            burstiness=self.burstiness if burstiness is None else burstiness,
+            burstiness=self.arrivals.burstiness if burstiness is None else burstiness,
             prefix_hit_share=share,
             max_tokens=self.max_tokens,
             reuse=uniform_reuse(thin.isl, share, from_quantiles(dict(self.reuse_interval or {})))
@@ -536,16 +506,16 @@ class SessionSummary:
         rate = self.rate
         if rate is None and request_rate is None:
             raise InputError(f"{self.path}: all sessions begin at the same time; state a rate of requests (--rate)")
-        rate_field = {} if request_rate is not None or rate is None else {"rate": rounded(rate)}
-        quantiles = _quantiles(np.maximum(self.pause, LEAST_PAUSE)) if self.pause.size else {"fixed": LEAST_PAUSE}
+        pauses = _quantiles(np.maximum(self.pause, LEAST_PAUSE)) if self.pause.size else {"fixed": LEAST_PAUSE}
         sessions = {
-            **rate_field,
             "turns": _quantiles(self.turns),
-            "think_time": quantiles if "quantiles" in quantiles else {"mean": quantiles["fixed"]},
+            "think_time": {"mean": pauses["fixed"]} if "fixed" in pauses else pauses,
             "user_tokens": _quantiles(np.maximum(self.user, 1.0)),
             "answer_tokens": _quantiles(np.maximum(self.answer, 1.0)),
         }
-        return {**({} if request_rate is None else {"request_rate": request_rate}), "sessions": sessions}
+        if request_rate is not None or rate is None:
+            return {"request_rate": request_rate, "sessions": sessions}
+        return {"sessions": {"rate": rounded(rate)} | sessions}
 
 
 def _quantiles(values: FloatArray) -> dict[str, Any]:
@@ -612,9 +582,8 @@ def _summary(
             elif number and time is not None and last is not None:
                 pauses.append(max(time - last, 0.0))
                 answers_in = True
-    sizes = np.array([len(turns) for turns in sessions], dtype=np.float64)
-    columns = (np.array(values, dtype=np.float64) for values in (starts, pauses, user, answer))
-    begin, pause, new, out = columns
+    columns = (starts, [len(turns) for turns in sessions], pauses, user, answer)
+    begin, sizes, pause, new, out = (np.array(values, dtype=np.float64) for values in columns)
     return SessionSummary(str(path), begin, sizes, pause, new, out, answers_in)
 
 

@@ -10,11 +10,11 @@ import pytest
 from costmodel.calibration import Scales, above_physics, least_tpot, least_ttft
 from costmodel.errors import InputError
 from costmodel.memory import weight_bytes_per_gpu
-from search_spaces.benchmark_results import BenchmarkRun, Latency, Tool
+from search_spaces.benchmark_results import Tool
 from search_spaces.calibration import Calibration, Setup, calibrate, measured, predictor
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import MeasuredDeployment
-from search_spaces.measurements import Layout
+from search_spaces.measurements import Latency, Layout, MeasuredRun
 from search_spaces.models import load_model
 
 CATALOG = load_catalog()
@@ -23,10 +23,10 @@ SETUP = Setup(CATALOG, MODEL, load_model(MODEL), CATALOG.accelerator("H100"), La
 POINTS = [(isl, osl, load) for isl, osl in ((256, 256), (2048, 128), (8192, 64)) for load in (1.0, 8.0, 64.0)]
 
 
-def run_at(isl: float, osl: float, load: float, **changes: object) -> BenchmarkRun:
-    run = BenchmarkRun(
+def run_at(isl: float, osl: float, load: float, **changes: object) -> MeasuredRun:
+    run = MeasuredRun(
         where=f"run of {isl:g} + {osl:g} at {load:g}",
-        tool=Tool.VLLM,
+        source=Tool.VLLM,
         isl=isl,
         osl=osl,
         ttft=Latency(1.0),
@@ -40,7 +40,7 @@ def run_at(isl: float, osl: float, load: float, **changes: object) -> BenchmarkR
 
 def synthetic(
     scales: Scales, points: Sequence[tuple[float, float, float]] = POINTS, noise: float = 0.0
-) -> list[BenchmarkRun]:
+) -> list[MeasuredRun]:
     """Runs with the times that the model predicts under `scales`."""
     runs = [run_at(*point) for point in points]
     rows = measured(runs, SETUP)[0]
@@ -71,7 +71,7 @@ def test_scales_of_a_slower_machine_are_found(slower: Calibration) -> None:
 # What physics forbids
 
 
-def deployment_of(run: BenchmarkRun) -> MeasuredDeployment:
+def deployment_of(run: MeasuredRun) -> MeasuredDeployment:
     deployment = measured([run], SETUP)[0][0].deployment
     assert deployment is not None
     return deployment

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from costmodel.engine import Draft, Parallelism, Speculation
@@ -52,6 +54,12 @@ CASES = (
         gpu="A100-80",
         model=deepseek_v3(),
         kv_dtype="fp8",
+    ),
+    case(
+        "kv_cache_has_kernels",
+        "TensorRT-LLM keeps the KV of a checkpoint that states so in fp8 only",
+        model=replace(llama_8b(), cache_quantizer="modelopt"),
+        engine="trtllm",
     ),
     case(
         "kv_cache_has_kernels",

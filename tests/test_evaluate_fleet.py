@@ -11,6 +11,7 @@ import pytest
 
 import pdplan
 from optimizer.plans.plan import FleetEvaluation, Plan
+from optimizer.plans.records import Outcome
 from reports.answers.plan import evaluation_document
 from reports.views import terminal_view
 from search_spaces.fleet_file import load_fleet
@@ -82,6 +83,10 @@ def test_one_that_is_too_large_says_by_how_much(short_runs: None, tmp_path: Path
     risk = "If these GPUs are as slow as the worst 5 % of our predictions, this fleet still meets the SLO, by formula."
     assert f" Risk: {risk} " in said
     assert "Cheapest fleet found by formula: 1 colocated replica of 1 H100 GPU for $3.99/h, $7.98/h less" in said
+    undecided = evaluation.model_copy(update={"outcome": Outcome.UNDECIDED})  # by the wider interval of a confirmation
+    doubt = " ".join(terminal_view(evaluation_document(undecided)).split())
+    assert doubt.startswith("May or may not meet the SLO: ")
+    assert "The interval that decides is wider and contains the goal." in doubt
     whole = terminal_view(evaluation_document(evaluation, brief=False))
     titles = [line.partition(":")[0] for line in whole.splitlines() if line and not line.startswith(" ")]
     assert {"Fleet", "Cost and capacity", "SLOs", "What binds", "Trust"} <= set(titles)

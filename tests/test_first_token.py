@@ -17,9 +17,8 @@ from costmodel.first_token import (
     hidden_transfer,
     mean_hand_over,
 )
-from costmodel.memory import step_in_progress
 from costmodel.queues.prefill import Prompts, prompt_wait
-from costmodel.queues.waits import ExponentialWait
+from costmodel.queues.waits import ExponentialWait, step_in_progress
 
 ONE = np.array([1.0])
 IDLE = prompt_wait(Prompts(0.0 * ONE, ONE, ONE, 4.0, 1.0, 1.0))

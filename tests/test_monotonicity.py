@@ -18,7 +18,7 @@ from optimizer.plans.plan import Plan, Pool, Status
 from optimizer.search.bound import with_looser_slos
 from search_spaces.problem import Constraints, Problem, Slo
 from tests import small_problems
-from tests.optimizer_cases import EVERY_ROLE, offer, problem, slo, space, workload
+from tests.optimizer_cases import EVERY_ROLE, model, offer, problem, slo, space, workload
 from tests.small_problems import SOLVED
 
 MIXES = (((1000.0, 200.0, 1.0),), ((500.0, 16.0, 0.6), (4000.0, 200.0, 0.4)))
@@ -134,6 +134,20 @@ def test_no_limit_on_gpus(given_: Problem, most: int) -> None:
 @given(problems(), st.integers(1, 2))
 def test_fewer_spares(given_: Problem, spares: int) -> None:
     assert_no_dearer(given_, replace(given_, constraints=Constraints(spare_replicas=spares)))
+
+
+@pytest.mark.parametrize("rate", [1.0, 2.0])
+def test_a_larger_batch_limit(rate: float) -> None:
+    """Its logits take memory of the KV cache; the smaller limit must still be found."""
+    card = problem(
+        model=model("Qwen3-8B"), workload=workload(rate, ((2500.0, 500.0, 1.0),)), offers=(offer("RTX-4090"),)
+    )
+    slack = replace(card, slos=(slo(10.0, 0.2, 0.95),))
+    narrow, wide = (
+        replace(slack, space=space(tensor_parallel=(1,), roles=(Role.COLOCATED,), max_num_seqs=limits))
+        for limits in ((32,), (32, 2048))
+    )
+    assert_no_dearer(wide, narrow)
 
 
 def unpriced(pools: list[Pool], **changes: Any) -> list[Pool]:

@@ -22,6 +22,7 @@ from costmodel.prefix_cache import (
     FARTHEST,
     CacheTier,
     Reuse,
+    TimeDistribution,
     cached,
     characteristic_time,
     exponential,
@@ -55,6 +56,13 @@ AGENTS = Sessions(tokens(8), exponential(30.0), 2000.0, tokens(2500), tokens(300
 
 def test_entries_that_nobody_uses_again_stay_until_the_rest_has_come() -> None:
     assert characteristic_time(100.0, 0.0, fixed(1.0), 500.0) == pytest.approx(5.0, rel=1e-4)
+
+
+@pytest.mark.parametrize(("next_share", "stay"), [(1.0, 3.75), (0.5, 4.375)])
+def test_between_two_knots_the_time_is_the_root_of_what_fills_the_cache(next_share: float, stay: float) -> None:
+    """Uses spread evenly over 10 s: E[min(X, 5)] = 5 - 25 / 20."""
+    even = TimeDistribution(np.array([0.0, 10.0]), np.array([0.0, 1.0]))
+    assert characteristic_time(2.0, next_share, even, 2.0 * stay) == pytest.approx(5.0)
 
 
 def test_no_memory_finds_nothing_and_endless_memory_all() -> None:

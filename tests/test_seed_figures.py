@@ -19,7 +19,6 @@ from costmodel.kernels import (
     prefill_time,
     required_bandwidth,
     static_batching_idle,
-    weight_intensity,
 )
 from costmodel.memory import kv_transfer_time
 from costmodel.step import StepLoad, step_time_one
@@ -89,8 +88,8 @@ def test_seed_figure(row: str) -> None:
 
 
 @pytest.mark.parametrize("tokens", [1, 64, 2048])
-def test_closed_form_of_intensity_is_the_step_s(tokens: int) -> None:
-    assert decode_intensity(tokens) == pytest.approx(weight_intensity(float(tokens), 2.0), rel=1e-9)
+def test_a_step_has_two_flop_for_each_16_bit_weight_and_token(tokens: int) -> None:
+    assert decode_intensity(tokens) == pytest.approx(tokens, rel=1e-9)
 
 
 def test_closed_forms_are_the_limits_of_the_step() -> None:

@@ -96,9 +96,10 @@ SERVABLE = [f"{second},{10 + second},5" for second in range(1, 41)]
 def test_rows_that_no_engine_can_serve_are_left_out_counted_and_noted(write: Write, row: str, fault: str) -> None:
     sound = read_trace(write("\n".join(["arrival,isl,osl", *SERVABLE]) + "\n", "sound.csv"))
     summary = read_trace(write("\n".join(["arrival,isl,osl", row, *SERVABLE]) + "\n"))
-    assert (summary.requests, summary.dropped, summary.mean_isl) == (40, 1, sound.mean_isl)
-    assert summary.request_rate == sound.request_rate  # of the rows that are served: the first comes a second later
-    assert summary.burstiness == sound.burstiness
+    assert (summary.arrivals.requests, summary.dropped, summary.mean_isl) == (40, 1, sound.mean_isl)
+    # the rate is of the rows that are served: the first comes a second later
+    assert summary.arrivals.mean_rate == sound.arrivals.mean_rate
+    assert summary.arrivals.burstiness == sound.arrivals.burstiness
     assert summary.notes[0] == f"1 of 41 rows cannot be served (line 2: {fault}); no figure counts them."
 
 
@@ -131,8 +132,8 @@ def small(write: Write) -> TraceSummary:
 def test_workload_takes_the_trace_unless_told_otherwise(small: TraceSummary) -> None:
     own = small.to_workload(buckets=20)
     assert own.isl.size == 20
-    assert own.request_rate == small.request_rate
-    assert own.burstiness == small.burstiness
+    assert own.request_rate == small.arrivals.mean_rate
+    assert own.burstiness == small.arrivals.burstiness
     assert own.max_tokens == small.max_tokens
     assert own.mean_isl == pytest.approx(small.mean_isl, rel=1e-9)
     told = small.to_workload(request_rate=10.0, burstiness=2.0, prefix_hit_share=0.3)
@@ -187,7 +188,7 @@ def test_samples_are_read_without_a_word(name: str, expected: tuple[tuple[int, i
     summary = read_trace(FOLDER / name)
     (isl, osl), duration = expected
     assert (isl, osl) in zip(summary.rows.isl.tolist(), summary.rows.osl.tolist(), strict=True)
-    assert summary.requests >= 3
+    assert summary.arrivals.requests >= 3
     assert summary.arrivals.duration == pytest.approx(duration, abs=1e-3)
 
 
@@ -230,7 +231,7 @@ def test_public_traces(
     data: Path, name: str, format_: str, requests: int, isl: float, osl: float, longest: int
 ) -> None:
     summary = read_trace(data / "traces" / name)
-    assert (summary.format, summary.requests, summary.max_tokens) == (format_, requests, longest)
+    assert (summary.format, summary.arrivals.requests, summary.max_tokens) == (format_, requests, longest)
     assert summary.mean_isl == pytest.approx(isl, abs=0.006)
     assert summary.mean_osl == pytest.approx(osl, abs=0.006)
     assert (summary.dropped, summary.out_of_order) == (0, 0)

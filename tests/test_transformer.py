@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.queues.waits import largest_of
 from costmodel.transformer import (
     Attention,
     FeedForward,
@@ -21,7 +22,6 @@ from costmodel.transformer import (
     Transformer,
     busiest_expert_rank,
     imbalance,
-    largest_of,
 )
 from search_spaces.models import load_model, model_names
 

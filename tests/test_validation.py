@@ -21,10 +21,10 @@ from costmodel.errors import InputError
 from pdplan.cli import cli
 from pdplan.console import Console
 from reports.answers.accuracy import validation_dict
-from search_spaces.benchmark_results import BenchmarkRun, Tool, documents, formats, read_results
+from search_spaces.benchmark_results import Tool, documents, formats, read_results
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import measured_model, predict_serving
-from search_spaces.measurements import Layout, Refused, ServingRow, read_measurements
+from search_spaces.measurements import Layout, MeasuredRun, Refused, read_measurements
 from search_spaces.serving_error import ASSUMED_WIDENING, Factors, Stratum, interval_factors
 
 DATA = Path(os.environ.get("PDPLAN_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
@@ -152,15 +152,15 @@ def test_workers_of_a_disaggregated_row(tmp_path: Path) -> None:
     header = "model,accelerator,engine,mode,isl,osl,concurrency,prefill_workers,prefill_tp,prefill_dp,prefill_ep,"
     header += "decode_workers,decode_tp,decode_dp,decode_ep\n"
     row = only(tmp_path, f"{header}m,b200,sglang,disaggregated,8192,1024,64,2,1,4,4,1,8,1,0\n")
-    assert isinstance(row, ServingRow)
+    assert isinstance(row, MeasuredRun)
     assert row.prefill == Layout(2, 1, 1, 4, 4)
     assert row.decode == Layout(1, 8, 1, 1, 1)
     assert row.gpus == 16
     header = header.replace("mode,", "mode,num_gpus,")
     row = only(tmp_path, f"{header}m,b200,sglang,disaggregated,16,8192,1024,64,1,8,8,8,1,8,1,1\n")
-    assert isinstance(row, ServingRow)
+    assert isinstance(row, MeasuredRun)
     assert row.prefill == Layout(1, 1, 1, 8, 8)  # tp counts all ranks
-    assert math.isnan(row.ttft)
+    assert row.ttft.typical is None
 
 
 @pytest.mark.parametrize(
@@ -208,10 +208,10 @@ def raw(name: str) -> Any:
         return [json.loads(line) for line in text.splitlines()]
 
 
-def runs(name: str) -> list[BenchmarkRun]:
+def runs(name: str) -> list[MeasuredRun]:
     found = read_results([FOLDER / name])
-    assert all(isinstance(one, BenchmarkRun) for one in found)
-    return [one for one in found if isinstance(one, BenchmarkRun)]
+    assert all(isinstance(one, MeasuredRun) for one in found)
+    return [one for one in found if isinstance(one, MeasuredRun)]
 
 
 Expected = tuple[Tool, float, float, float | None, float | None, float, float]
@@ -242,7 +242,7 @@ SAMPLES: dict[str, Expected] = {
 def test_samples_of_every_tool(name: str, expected: Expected) -> None:
     (run,) = (run for run in runs(re.split(r"[:\[]", name)[0]) if run.where.endswith(name))
     tool, isl, osl, concurrency, rate, ttft, tpot = expected
-    assert (run.tool, run.concurrency) == (tool, concurrency)
+    assert (run.source, run.concurrency) == (tool, concurrency)
     assert [run.isl, run.osl] == pytest.approx([isl, osl], rel=1e-4)
     assert run.prompts == run.completed
     assert run.request_rate == (None if rate is None else pytest.approx(rate, rel=1e-4))

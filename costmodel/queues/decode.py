@@ -25,12 +25,12 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.metric import GAP_SHARE
-from costmodel.transformer import largest_of
 
 from .waits import (
     ExponentialWait,
     conditional_wait,
     gamma_exceeds,
+    largest_of,
     normal_exceeds,
     peakedness,
     poisson_exceeds,

@@ -24,9 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import FloatArray
-from costmodel.transformer import largest_of
 
-from .waits import NEWTON, Wait, arrivals_after, tail_on_grid, wait_probability
+from .waits import NEWTON, Wait, arrivals_after, largest_of, tail_on_grid, wait_probability
 
 ComplexArray = NDArray[np.complex128]
 

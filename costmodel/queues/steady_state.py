@@ -33,9 +33,10 @@ from costmodel.engine import ServingPolicy
 from costmodel.engine_arrays import EngineArrays
 from costmodel.first_token import mean_hand_over
 from costmodel.kernels import layer_kernels
-from costmodel.memory import step_in_progress
 from costmodel.step import StepLoad, step_time
 from costmodel.transformer import Transformer
+
+from .waits import step_in_progress
 
 ITERATIONS = 40
 """Fixed-point steps, each averaged with the last: the map contracts by a half or better."""
@@ -221,7 +222,7 @@ def decode_step(model: Transformer, engines: EngineArrays, running: FloatArray, 
 def closed_loop(times: EngineTimes, policy: ServingPolicy, load: ClosedLoad, pools: WorkerPools) -> Steady:
     """The fixed point of the equations above, from the times of a prefilling and of a decoding worker.
 
-    A decode worker that pulls loads KV during a step of the others before one has it (`transfer.step_in_progress`).
+    A decode worker that pulls loads KV during a step of the others before one has it (`waits.step_in_progress`).
     """
     prompt, gaps = times.prompt, load.gaps
     prefills_first = policy.scheduler.exclusive_prefill and not pools.apart

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Self
 
 import numpy as np
@@ -200,6 +201,15 @@ def normal_exceeds(z: ArrayLike) -> FloatArray:
     return np.where(score < 0.0, 1.0 - tail, tail)
 
 
+def largest_of(ranks: float) -> float:
+    """Expected largest of `ranks` independent standard normals: inverse normal of (n - 3/8) / (n + 1/4) (Blom 1958).
+
+    >>> [round(largest_of(n), 2) for n in (1, 2, 8)]
+    [0.0, 0.59, 1.43]
+    """
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
+
+
 def gamma_exceeds(x: ArrayLike, mean: ArrayLike, spread: ArrayLike) -> FloatArray:
     """P(X > x) of a gamma variable with this mean and standard deviation, 1 up to 0 [1].
 
@@ -314,6 +324,17 @@ def tail_on_grid(cells: FloatArray, width: float) -> tuple[FloatArray, float]:
     late = np.append(np.maximum(1.0 - np.cumsum(cells) + 0.5 * cells, 0.0), 0.0)
     late[0] = 1.0
     return late, float(late[1:].sum() + 0.5) * width
+
+
+def step_in_progress(running: FloatArray | float) -> FloatArray:
+    """Chance that a request meets a decode step in progress where so many run on average: 1 - exp(-running) [1].
+
+    An engine that pulls (`engine.Policy`) then loads the KV during one whole step more than one that is sent it.
+
+    >>> step_in_progress(np.array([0.0, 1.0, 50.0])).round(3).tolist()
+    [0.0, 0.632, 1.0]
+    """
+    return np.asarray(-np.expm1(-np.asarray(running)))
 
 
 def rest_exceeds(slack: FloatArray, step: float) -> FloatArray:

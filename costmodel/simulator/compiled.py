@@ -25,7 +25,7 @@ from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, inf
 from numba.extending import lower_builtin, lower_getattr_generic, register_model
 from numba.np.numpy_support import from_dtype
 
-from .records import State, World, dtype_of
+from .records import Engine, Lane, State, World, dtype_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 OPTIONS = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
@@ -65,9 +65,13 @@ def _index(dispatcher: Any) -> Any:
 
 
 def sources_digest() -> str:
-    """What the sources say, all of them: numba looks only at the file of an entry to see whether its code is stale."""
+    """What the sources say, and how the records lie of which parts, such as `engine.Policy`, stand elsewhere.
+
+    To see whether its code is stale numba looks only at the file of an entry.
+    """
     sources = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    layouts = [str(dtype_of(kind)).encode() for kind in (Engine, Lane)]
+    return hashlib.sha256(b"".join([*(path.read_bytes() for path in sources), *layouts])).hexdigest()
 
 
 def is_kept(call: Callable[..., Any]) -> bool:

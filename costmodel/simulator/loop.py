@@ -31,13 +31,14 @@ from .slots import (
     append,
     blocks_needed,
     blocks_of,
+    first_prompt,
     free_blocks,
     heap_pop,
     join,
     next_blocks,
+    next_prompt,
     note_gap,
     note_token,
-    prompt_remove,
     remove,
     run_time,
     set_event,
@@ -288,8 +289,8 @@ def prefix_home(w: World, request: Request, pool: PoolRecord, turn: int, t: floa
         if engine.cache >= 0:
             evict(w, engine, free_blocks(w, engine, t))
             count = leading_pages(w, engine.cache, request, ZERO)
-            if engine.tier >= 0 and engine.tier_shared == 0:
-                count = leading_pages(w, engine.tier, request, count)
+            if engine.tier_at >= 0 and not engine.tier.shared:
+                count = leading_pages(w, engine.tier_at, request, count)
             if count * w.rules.page < AFFINE * request.isl:
                 continue
             if count > most or (home >= 0 and count == most and engine.requests < w.engines[home].requests):
@@ -362,15 +363,15 @@ def release_batch(w: World, lane: Lane, engine: Engine) -> None:
 def advance_prompts(w: World, lane: Lane, engine: Engine, t: float) -> None:
     """Count the chunks of the step; prompts that are complete end."""
     evict(w, engine, engine.free)
-    s = lane.prompt_head
+    s = first_prompt(w, lane)
     while s >= 0:
         slot = w.slots[s]
-        following = slot.next_prompt
+        following = next_prompt(w, s)
         slot.done += slot.chunk
         hold_pages(w, engine, slot)
         if slot.done >= slot.prompt:
             slot.chunk = -1
-            prompt_remove(w, lane, s)
+            lane.prompts -= 1
             if end_prompt(w, lane, engine, s, t):
                 append(w, w.rules.computed, s)
         s = following

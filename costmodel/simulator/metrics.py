@@ -138,11 +138,6 @@ class Result:
         """Steps of all engines."""
         return sum(engine.content.steps for engine in self.engines)
 
-    @property
-    def makespan(self) -> float:
-        """Time of the last token [s]."""
-        return float(np.nanmax(self.finish)) if self.finished.any() else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class Attainment:
@@ -377,7 +372,7 @@ STAGES: Final[Mapping[str, Callable[[Result], FloatArray]]] = {
 
 def run_span(result: Result) -> float:
     """Time from the first arrival to the last token [s]; 0 where no request ended."""
-    return max(0.0, result.makespan - float(result.arrival.min()))
+    return max(0.0, float(result.finish[result.finished].max(initial=0.0)) - float(result.arrival.min()))
 
 
 def throughput(result: Result) -> tuple[float, float]:

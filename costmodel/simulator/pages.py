@@ -7,10 +7,11 @@ two requests computed at the same time is kept once.
 Blocks: `engine.free` counts all that no request holds, cached or not. Each request is charged all of its blocks;
 whoever references a page that another request holds already is given the page's blocks back.
 
-The tier, of one engine or of all of a pool, keeps `tier_pages` pages, the longest unused go first. Each computed prompt
-is written there, which takes no time. A prompt that comes to an engine looks for the pages behind those that the
-engine's own cache has; reads of an engine take turns, one on each of its `nics`, and then the request joins the queue.
-It reads only where that takes less time than the prompt would without them. Memory to read into is not limited.
+The tier, of one engine or of all of a pool, keeps as many pages as it has room for; the longest unused go first. Each
+computed prompt is written there, which takes no time. A prompt that comes to an engine looks for the pages behind those
+that the engine's own cache has; reads of an engine take turns, one on each of its `nics`, and then the request joins
+the queue. It reads only where that takes less time than the prompt would without them. Memory to read into is not
+limited.
 """
 
 from __future__ import annotations
@@ -138,11 +139,11 @@ def use_page(w: World, tier: int, page: int) -> None:
 @compiled
 def write_tier(w: World, engine: Engine, request: Request) -> None:
     """Write a computed prompt's pages, or note that they were used, from the last to the first."""
-    if engine.tier < 0:
+    if engine.tier_at < 0:
         return
     for k in range(request.pages - 1, -1, -1):
-        use_page(w, engine.tier, w.pages[request.page_at + k])
-    keep_pages(w, engine.tier, engine.tier_pages)
+        use_page(w, engine.tier_at, w.pages[request.page_at + k])
+    keep_pages(w, engine.tier_at, int(engine.tier.tokens) // w.rules.page)
 
 
 @compiled
@@ -155,25 +156,25 @@ def read_tier(w: World, engine: Engine, slot: Slot, t: float) -> float:
     request = w.requests[slot.request]
     own, count, tokens = 0, 0, request.tier
     past = slot.done - tokens
-    if engine.tier >= 0:
+    if engine.tier_at >= 0:
         evict(w, engine, free_blocks(w, engine, t))
         own = leading_pages(w, engine.cache, request, ZERO)
-        count = leading_pages(w, engine.tier, request, own)
+        count = leading_pages(w, engine.tier_at, request, own)
         past, tokens = own * w.rules.page, (count - own) * w.rules.page
     if tokens == 0:
         return t
-    seconds, start = tokens * engine.tier_read, max(t, engine.tier_free)
-    ready = start + seconds + engine.tier_latency
+    seconds, start = tokens * engine.tier.seconds_per_token, max(t, engine.tier_free)
+    ready = start + seconds + engine.tier.latency
     if ready - t >= lone_prompt(w, engine, slot, past) - lone_prompt(w, engine, slot, past + tokens):
         request.tier = 0
-        slot.done = past if engine.tier < 0 else slot.done
+        slot.done = past if engine.tier_at < 0 else slot.done
         return t
     engine.tier_free = start + seconds / engine.nics
     request.tier = tokens
     slot.staged_from = own
     slot.staged = count
     for k in range(count - 1, own - 1, -1):
-        use_page(w, engine.tier, w.pages[request.page_at + k])
+        use_page(w, engine.tier_at, w.pages[request.page_at + k])
     return float(ready)
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Policy
 
-from .fleet import EngineUse, Limits, StepContent
+from .fleet import EngineUse, Limits, SimulatedTier, StepContent
 
 Floats = MutableSequence[float]
 Ints = MutableSequence[int]
@@ -111,7 +111,6 @@ class Slot:
     promise: int
     next: int
     previous: int
-    next_prompt: int
     next_fresh: int
     child: int
     sibling: int
@@ -155,8 +154,6 @@ class Lane:
     prompts: int
     content: StepContent
     running: int
-    prompt_head: int = -1
-    prompt_tail: int = -1
     fresh_head: int = -1
     heap: int = -1
     depth: int
@@ -179,9 +176,8 @@ class Engine:
     waiting: its queue (a `Chain`); free, blocks, watermark, promised: KV blocks; stage_at, link_at: where the times
     begin in `World.free_at` at which its stages, and its links, outbound ones first, are free; nics: links each way;
     send: seconds per token on one of them; cache: where its prefix cache begins in `World.cached` (-1: none);
-    page_blocks: KV blocks of a page; tier: where the KV tier begins that it uses (-1: none), tier_pages: its capacity,
-    tier_shared: 1 if all of its pool have it, tier_read, tier_latency: seconds of a token and of a read, tier_free:
-    time at which its reads end [s]; pull: 1 if it lets hand-overs in, gate: those that wait on the prefill side (a
+    page_blocks: KV blocks of a page; tier: that it reads from, tier_at: where that begins in `World.cached` (-1: none),
+    tier_free: when its reads end [s]; pull: 1 if it lets hand-overs in, gate: those that wait on the prefill side (a
     `Chain`), coming: those let in that do not decode yet; requests: not done, uncomputed: their prompt tokens, for the
     routers; first_lane, end_lane: its lanes; first_token, fixed_ttft: as of `SimulatedPool`; clock: time up to which
     kv_block_seconds is summed; use: counters over the run.
@@ -198,11 +194,8 @@ class Engine:
     send: float
     cache: int
     page_blocks: int
-    tier: int
-    tier_pages: int
-    tier_shared: int
-    tier_read: float
-    tier_latency: float
+    tier: SimulatedTier
+    tier_at: int
     tier_free: float
     pull: int
     gate: int

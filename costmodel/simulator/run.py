@@ -149,7 +149,7 @@ def make_world(
         chains=records(Chain, 1 + 2 * len(engines) + len(lanes), {}),
         lanes=records(Lane, len(lanes), _lanes(fleet, engines, lanes)),
         engines=records(
-            Engine, len(engines), _engines(trace, fleet, engines, numbers) | {"cache": cache_at, "tier": tier_at}
+            Engine, len(engines), _engines(trace, fleet, engines, numbers) | {"cache": cache_at, "tier_at": tier_at}
         ),
         pools=records(PoolRecord, len(fleet), _pools(fleet)),
         models=models,
@@ -254,10 +254,7 @@ def _engines(trace: Trace, fleet: SimulatedFleet, engines: list[SimulatedPool], 
         "nics": [pool.nics for pool in engines],
         "send": [pool.kv_seconds_per_token * pool.nics for pool in engines],
         "page_blocks": [tokens // pool.limits.block_size for pool in engines],
-        "tier_pages": [int(pool.tier.tokens) // tokens for pool in engines],
-        "tier_shared": [pool.tier.shared for pool in engines],
-        "tier_read": [pool.tier.seconds_per_token for pool in engines],
-        "tier_latency": [pool.tier.latency for pool in engines],
+        "tier": [pool.tier for pool in engines],
         "pull": [pool.policy.pulls and pool.role is Role.DECODE for pool in engines],
         "first_token": [pool.first_token for pool in engines],
         "fixed_ttft": [pool.fixed_ttft for pool in engines],

@@ -16,17 +16,17 @@ from __future__ import annotations
 
 from .compiled import compiled
 from .pages import evict, find_prefix, hold_pages, release_pages
-from .records import HAND_OVER, IDLE, RUN, SLEEP, STEP, STEP_END, WAKE, Engine, Lane, Slot, World
+from .records import HAND_OVER, IDLE, NONE, RUN, SLEEP, STEP, STEP_END, WAKE, Engine, Lane, Slot, World
 from .slots import (
     add_event,
     append,
     blocks_of,
+    first_prompt,
     insert,
     join,
     next_blocks,
+    next_prompt,
     note_gap,
-    prompt_append,
-    prompt_remove,
     rebuild_heap,
     remove,
     run_time,
@@ -178,19 +178,19 @@ def gather_prompts(w: World, lane: Lane, engine: Engine) -> None:
     """
     for e in range(engine.first_lane, engine.end_lane):
         donor = w.lanes[e]
-        s = donor.prompt_head if e != lane.index and engine.free > 0 else -1
+        s = first_prompt(w, donor) if e != lane.index and engine.free > 0 else NONE
         while s >= 0:
             slot = w.slots[s]
-            following = slot.next_prompt
+            following = next_prompt(w, s)
             computed_tokens = slot.done + (slot.chunk if donor.mode == STEP else 0)
             if computed_tokens < slot.prompt:
                 remove(w, donor.running, s)
-                prompt_remove(w, donor, s)
+                donor.prompts -= 1
                 slot.done = computed_tokens
                 slot.chunk = 0
                 slot.lane = lane.index
                 append(w, lane.running, s)
-                prompt_append(w, lane, s)
+                lane.prompts += 1
             s = following
 
 
@@ -201,13 +201,13 @@ def fill_prompts(w: World, lane: Lane, engine: Engine, t: float, preemptions: in
     room = lane.limits.max_num_batched_tokens - (
         0 if lane.policy.exclusive_prefill else lane.limits.decode_tokens * lane.decodes
     )
-    s = lane.prompt_head
+    s = first_prompt(w, lane)
     while s >= 0:
         slot = w.slots[s]
         slot.chunk = next_chunk(lane, engine, slot, room - chunks.tokens)
         if slot.chunk > 0:
             chunks = add_chunk(model, w.tables, chunks, slot.chunk, slot.done)
-        s = slot.next_prompt
+        s = next_prompt(w, s)
     if (preemptions > 0 and not lane.policy.admit_after_preemption) or (lane.policy.static and lane.decodes > 0):
         return chunks
     s = w.chains[engine.waiting].head
@@ -264,7 +264,7 @@ def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chunks
         hold_pages(w, engine, slot)
     queue_pop(w, engine, lane)
     append(w, lane.running, s)
-    prompt_append(w, lane, s)
+    lane.prompts += 1
     return int(size)
 
 
@@ -345,7 +345,7 @@ def preempt(w: World, lane: Lane, engine: Engine, s: int) -> None:
         slot.done = 0
     else:
         engine.free += blocks_of(lane, slot.prompt if lane.policy.whole_prompt_blocks else slot.done)
-        prompt_remove(w, lane, s)
+        lane.prompts -= 1
         slot.done = 0
     release_pages(w, engine, slot)
     slot.staged = 0  # what was read from the tier was dropped with the rest
@@ -385,11 +385,11 @@ def note_content(lane: Lane, engine: Engine, chunks: Chosen, batch: int, context
 @compiled
 def has_unfinished(w: World, lane: Lane) -> bool:
     """Whether a prompt of the lane has tokens left after its chunk in flight."""
-    s = lane.prompt_head
+    s = first_prompt(w, lane)
     while s >= 0:
         if w.slots[s].done + w.slots[s].chunk < w.slots[s].prompt:
             return True
-        s = w.slots[s].next_prompt
+        s = next_prompt(w, s)
     return False
 
 

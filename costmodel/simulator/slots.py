@@ -1,7 +1,7 @@
 """What waits and what decodes: slots in lists and heaps, events to come, and runs of equal decode steps; compiled.
 
 A slot is in one list at most: the queue of an engine, the hand-overs before its gate, what runs in a lane, or the
-prompts to hand over; besides, it may be among the unfinished prompts of a lane. Events wait in a binary heap, ordered
+prompts to hand over. Events wait in a binary heap, ordered
 by time, kind and number. A lane has one event at most: a new one takes the place of the old one.
 
 The decodes of a lane are counted lazily, in a heap by their last step. At decode step S of its lane a request has
@@ -58,32 +58,24 @@ def remove(w: World, number: int, s: int) -> None:
 
 
 @compiled
-def prompt_append(w: World, lane: Lane, s: int) -> None:
-    """Put s last among the unfinished prompts."""
-    w.slots[s].next_prompt = -1
-    if lane.prompt_tail < 0:
-        lane.prompt_head = s
-    else:
-        w.slots[lane.prompt_tail].next_prompt = s
-    lane.prompt_tail = s
-    lane.prompts += 1
+def first_prompt(w: World, lane: Lane) -> int:
+    """The oldest running request whose prompt is unfinished, -1 without one; looked for from the youngest on."""
+    s, count = NONE, lane.prompts
+    before = w.chains[lane.running].tail
+    while count > 0:
+        s, before = before, w.slots[before].previous
+        if w.slots[s].joined < 0:
+            count -= 1
+    return s
 
 
 @compiled
-def prompt_remove(w: World, lane: Lane, s: int) -> None:
-    """Take s out of the unfinished prompts."""
-    before, here = -1, lane.prompt_head
-    while here != s:
-        before = here
-        here = w.slots[here].next_prompt
-    after = w.slots[s].next_prompt
-    if before < 0:
-        lane.prompt_head = after
-    else:
-        w.slots[before].next_prompt = after
-    if after < 0:
-        lane.prompt_tail = before
-    lane.prompts -= 1
+def next_prompt(w: World, s: int) -> int:
+    """The next one behind slot s, -1 without one."""
+    following = w.slots[s].next
+    while following >= 0 and w.slots[following].joined >= 0:
+        following = w.slots[following].next
+    return following
 
 
 @compiled

@@ -16,10 +16,10 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.first_token import Entry, Ttft, card_wait, hand_over_waits, hidden_transfer, idle_ttft
-from costmodel.memory import step_in_progress
 from costmodel.metric import METRICS, OWN_FIELDS, Metric, Scope
 from costmodel.prefix_cache import TierReads
 from costmodel.queues.decode import Steps
+from costmodel.queues.waits import step_in_progress
 from optimizer.loads.engine_table import LINK_UTILIZATION, Resource
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import ALIKE, MOST_MORE, ROUNDING, TOLERANCE, ClassLatencies, Quantiles

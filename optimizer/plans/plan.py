@@ -46,6 +46,7 @@ from .records import (
     ROUNDING,
     AccuracyRecord,
     Amount,
+    CheaperFleets,
     ClassLatencies,
     Count,
     Degree,
@@ -338,6 +339,8 @@ class Plan(Record):
     none where the bound and the floor are above the cost."""
     floor_usd_per_hour: float | None = None
     """No fleet whatever that the formulas accept costs less; where the cost is below it, they were too careful."""
+    cheaper_fleets: CheaperFleets | None = None
+    """How many fleets of one or two pools cost less, none of which meets the SLOs; null where not all were tried."""
     certified_gap: float | None = None
     """What any fleet could save at most, by the formulas, as a share of the cost: 1 - floor / cost."""
     demand_rps: Annotated[Amount, Field(gt=0)]

@@ -30,7 +30,6 @@ from costmodel.metric import Metric
 
 ROUNDING: Final = 1e-6
 """Relative difference below which costs, shares and times are the same [1]: solvers keep their limits no better."""
-
 NO_DEARER: Final = 1.0 + 2.0 * ROUNDING
 """Factor on a cost below which those that are equal to it are found too."""
 
@@ -358,6 +357,18 @@ class JudgedFleet(Record):
     """Simulated share of each SLO class within its SLOs."""
     latencies: list[ClassLatencies] = Field(default_factory=list)
     """Of each SLO class."""
+
+
+class CheaperFleets(Record):
+    """Fleets of one pool, or of a prefill and a decode pool, that cost less than the plan's, and not below the floor.
+
+    Told apart by roles, GPU types, GPUs of a replica and replicas. All were tried: what no simulation refuted misses an
+    SLO by formula with every setting.
+    """
+
+    count: Count
+    simulated: Count
+    """How many of them simulation refuted."""
 
 
 class PoolNeed(Record):

@@ -69,6 +69,7 @@ from .search import (
     Restriction,
     Rival,
     Solution,
+    cheaper_fleets,
     cheapest_confirmed,
     nearly_by_formula,
     proof_of,
@@ -78,6 +79,7 @@ from .search import (
     solution_of,
     wish_of,
     with_comparison,
+    with_untried,
 )
 
 UNPROVEN: Final = "The time was up before this fleet was simulated: that it meets the SLOs is by formula alone."
@@ -224,14 +226,18 @@ def _confirmed_plan(  # noqa: PLR0917
     effort.report("simulating alternatives")
     rivals = list(judged_rivals(result, bench, winner, effort))
     best = with_cheaper_rival(bench, best, rivals, effort.runs)
+    tried = False
     if result.instance.problem.objective.goal is Goal.MIN_COST:
+        best, tried = with_untried(result, bench, best, effort.runs)
         best = with_one_replica_less(bench, best)
     winner = best.winner or winner
-    proof = proof_of(result, winner, bench.volume)
+    proof = proof_of(result, winner, bench.volume, tried=tried)
     rows = comparison_rows(result.instance, winner.fleet, proof, rivals, volume=bench.volume, verdict=winner)
     plan = build_plan(result.instance, winner.fleet, proof, origin, bench.volume, rows)
     effort.report("simulating other rates")
     plan = as_simulated(bench, plan, winner, best)
+    cheaper = cheaper_fleets(result.space, proof, winner.cost, bench) if tried else None
+    plan = plan.model_copy(update={"cheaper_fleets": cheaper})
     return _with_extras(plan, bench.instance, winner.fleet, fleet_cost(result.instance, result.fleet), effort)
 
 
@@ -266,7 +272,9 @@ def _formula_plan(origin: Provenance, result: FormulaResult, fleet: Fleet) -> Pl
         proof = proof_of_judged(proof.few_pools, proof.floor, cost)
     rivals = [rival for rival in result.rivals[1:] if rival.cost(instance) >= cost * (1.0 - ROUNDING)]
     rows = comparison_rows(instance, fleet, proof, rivals, volume=result.volume)
-    return build_plan(instance, fleet, proof, origin, result.volume, rows)
+    plan = build_plan(instance, fleet, proof, origin, result.volume, rows)
+    tried = proof.few_pools is not None and cost <= proof.few_pools * (1.0 + ROUNDING)
+    return plan.model_copy(update={"cheaper_fleets": cheaper_fleets(result.space, proof, cost) if tried else None})
 
 
 def _without_fleet(origin: Provenance, effort: Effort, result: FormulaResult, miss: Miss) -> Plan:

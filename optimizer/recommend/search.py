@@ -35,14 +35,23 @@ from optimizer.loads.instance import (
     silent,
 )
 from optimizer.plans.plan import Proof, Status, bound_for, proof_of_cost, proof_of_judged, status_of
-from optimizer.plans.records import CANDIDATES, OPTIMAL_GAP, ROUNDING, TOLERANCE
+from optimizer.plans.records import CANDIDATES, OPTIMAL_GAP, ROUNDING, TOLERANCE, CheaperFleets
 from optimizer.search.bound import least_cost, with_looser_slos
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest, or_mixed
-from optimizer.search.search import FleetSearch, evaluated, near_fleets, unmixed
+from optimizer.search.search import (
+    FleetSearch,
+    cheapest_held,
+    engines_of,
+    evaluated,
+    fleets_between,
+    near_fleets,
+    smallest_batches,
+    unmixed,
+)
 from optimizer.verification.bench import LEAST_RUNS, Bench, Verdict, confirmed, fleet_key, goodput_of, make_bench
 from optimizer.verification.judge import OutOfTimeError
 from optimizer.verification.tune import Wish, tuned
-from optimizer.verification.verify import Loop, SearchResult
+from optimizer.verification.verify import CANDIDATE, Loop, SearchResult
 from search_spaces.problem import Goal, Problem
 
 STAGES: Final = (
@@ -70,6 +79,8 @@ LOOSER: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 EASIER: Final = (LOOSER[1], LOOSER[3])
 """Times as long latency limits, or as few requests, with which near fleets hold; predictions are off by less than the
 second [1]."""
+FEW_POOLS: Final = ([Role.COLOCATED], [Role.PREFILL, Role.DECODE])
+"""Roles of the fleets that are all tried."""
 TUNED: Final = "tuned"
 """What the tuned fleet is called that fresh requests did not confirm."""
 
@@ -154,13 +165,18 @@ class Rival:
 class FormulaResult:
     """What the search by formula gave: what is proven of its best fleet, the volume that it serves, and its rivals.
 
-    rivals: the best fleet first, none where none holds.
+    space: what was searched; rivals: the best fleet first, none where none holds.
     """
 
-    instance: Instance
+    space: FleetSearch
     proof: Proof
     volume: float = 1.0
     rivals: tuple[Rival, ...] = ()
+
+    @property
+    def instance(self) -> Instance:
+        """Whose fleets were searched."""
+        return self.space.instance
 
     @property
     def fleet(self) -> Fleet:
@@ -196,12 +212,12 @@ def _least_cost(space: FleetSearch, brake: Brake) -> FormulaResult:
     if not fleet.pools:  # that there is none is known only where none can do the work in time
         floor = _floor(space, brake)
         status = Status.INFEASIBLE if floor is None else Status.TIME_LIMIT
-        return FormulaResult(instance, Proof(status, None, None, floor))
+        return FormulaResult(space, Proof(status, None, None, floor))
     cost = fleet_cost(instance, fleet)
     few_pools = fleet_cost(instance, simple) if simple.pools and not space.cut else None
     floor = _floor(space, brake, cost)
     proof = proof_of_cost(few_pools, floor, cost)
-    return FormulaResult(instance, proof, rivals=(_rival(space, fleet),))
+    return FormulaResult(space, proof, rivals=(_rival(space, fleet),))
 
 
 def with_comparison(result: FormulaResult, space: FleetSearch, report: Stage) -> FormulaResult:
@@ -240,16 +256,16 @@ def _most_goodput(space: FleetSearch, brake: Brake) -> FormulaResult:
 
     Without one, no engine is allowed at all: no work is too little where the rate is open.
     """
-    instance, objective = space.instance, space.instance.problem.objective
+    objective = space.instance.problem.objective
     fleet, volume = best_serving(space)
     if not fleet.pools:
         status = Status.TIME_LIMIT if space.settings.size else Status.INFEASIBLE
-        return FormulaResult(instance, Proof(status, None, None))
+        return FormulaResult(space, Proof(status, None, None))
     gap = goodput_gap(space, (fleet, volume), brake.left())
     brake.late()
     if objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         volume = min(volume, objective.max_volume)
-    return FormulaResult(instance, Proof(status_of(gap), None, gap), volume, (Rival((fleet,)),))
+    return FormulaResult(space, Proof(status_of(gap), None, gap), volume, (Rival((fleet,)),))
 
 
 def restrictions(instance: Instance, settings: EngineSettings) -> Iterator[Restriction]:
@@ -529,12 +545,57 @@ def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort:
     return bench, SearchResult(nearest=nearest or bench.verdict(fleet))
 
 
-def proof_of(result: FormulaResult, winner: Verdict, volume: float) -> Proof:
-    """What the search proved of the winner; where it serves more than any fleet could by formula, nothing."""
+def with_untried(result: FormulaResult, bench: Bench, best: SearchResult, runs: int) -> tuple[SearchResult, bool]:
+    """The result once no fleet of one or two pools that is cheaper and holds by formula is untried; whether none is.
+
+    They come in the order of their cost, but for those that simulation refuted and what has no more of the same
+    engines; runs: that confirm one at least.
+    """
+    space, others = result.space, list(best.others)
+    for number in range(CANDIDATES):
+        if best.winner is None or result.proof.few_pools is None or bench.late():
+            break
+        misses = [engines_of(bench.instance, verdict.fleet) for verdict in bench.verdicts.values() if not verdict.held]
+        cheaper = cheapest_held(space.without(misses), bench.instance.problem, best.winner.cost)
+        if cheaper is None:
+            return replace(best, others=tuple(others)), not space.cut
+        verdict = bench.verdict(smallest_batches(bench.instance, space.fleet(cheaper[0])))
+        if verdict.held:
+            verdict, _ = confirmed(bench, verdict, CANDIDATES + 2 + number, runs=runs)
+        if verdict.held:
+            best = replace(best, winner=verdict)
+        else:
+            others.append((CANDIDATE, verdict))
+    return replace(best, others=tuple(others)), False
+
+
+def cheaper_fleets(space: FleetSearch, proof: Proof, cost: float, bench: Bench | None = None) -> CheaperFleets | None:
+    """The fleets between the floor and a cost [$/h], all of which were tried; bench: that simulated some of them."""
+    instance, low = space.instance, proof.floor or 0.0
+    count = fleets_between(space, low, cost)
+    if count is None:
+        return None
+    misses = [verdict for verdict in bench.verdicts.values() if not verdict.held] if bench else []
+    bought = {
+        frozenset((_engine_words(instance, pool), pool.replicas) for pool in miss.fleet.pools)
+        for miss in misses
+        if [pool.role for pool in miss.fleet.pools] in FEW_POOLS
+        and low * (1.0 - ROUNDING) <= miss.cost < cost * (1.0 - ROUNDING)
+    }
+    return CheaperFleets(count=count, simulated=len(bought))
+
+
+def proof_of(result: FormulaResult, winner: Verdict, volume: float, *, tried: bool = False) -> Proof:
+    """What the search proved of the winner; where it serves more than any fleet could by formula, nothing.
+
+    tried: whether simulation refuted all cheaper fleets of one or two pools that hold by formula.
+    """
     proof, goal = result.proof, result.instance.problem.objective.goal
     by_formula_cost = fleet_cost(result.instance, result.fleet)
     if goal is Goal.MIN_COST:
-        return proof_of_judged(bound_for(proof.few_pools, by_formula_cost), proof.floor, winner.cost)
+        known = proof.few_pools
+        few_pools = winner.cost if tried and bound_for(known, winner.cost) else bound_for(known, by_formula_cost)
+        return proof_of_judged(few_pools, proof.floor, winner.cost)
     share = volume / result.volume
     if goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         share *= by_formula_cost / winner.cost

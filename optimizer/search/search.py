@@ -81,7 +81,7 @@ class FleetSearch:
     offers): GPUs of each offer that one engine takes; hopeless (settings,): those with which too many requests are late
     even on idle engines; late: whether no more fleets are to be looked at; pool_sizes: for each setting, a number of
     engines that is too few, and one that is enough if any is; reached: share of its goal that the worst class of a
-    fleet reaches [1]; spoiled: what `spoiled_by_steps` says of a setting and a number of engines; misses: fleets that
+    fleet reaches [1]; spoiled: what `spoiled_by_limit` says of a setting and a number of engines; misses: fleets that
     were refuted, which do not hold, nor those that have no more of the same engines in any pool; cut: what ended a
     search before all fleets that it might have found were looked at, `looks` or `time`.
     """
@@ -161,15 +161,20 @@ class FleetSearch:
         self.pool_sizes[setting] = (low, high)
         return high if high <= most else None
 
-    def spoiled_by_steps(self, setting: int, engines: int) -> bool:
-        """Whether a colocated pool misses for its long steps alone: without late tokens it would keep every goal."""
+    def spoiled_by_limit(self, setting: int, engines: int) -> bool:
+        """Whether a colocated pool misses for its batch limit alone: but for late tokens and full memory it would hold.
+
+        A smaller limit makes full batches faster, and leaves the memory of its logits to the KV cache.
+        """
         if engines < self.least[setting]:
             return False
         if (setting, engines) not in self.spoiled:
-            misses = Evaluation(self.instance, self.fleet(((setting, engines),)), (self.state(setting, engines),))
-            in_time = np.clip(1.0 - misses.late_first - misses.full, 0.0, 1.0)
-            attainment = class_attainment(self.instance, in_time)
-            self.spoiled[setting, engines] = misses.stable and keeps_goals(self.instance, attainment)
+            state = self.state(setting, engines)
+            misses = Evaluation(self.instance, self.fleet(((setting, engines),)), (state,))
+            in_time = np.clip(1.0 - misses.late_first, 0.0, 1.0)
+            self.spoiled[setting, engines] = state.memory >= 1.0 or (
+                state.stable and keeps_goals(self.instance, class_attainment(self.instance, in_time))
+            )
         return self.spoiled[setting, engines]
 
     def cut_short(self, looks: int = 0) -> bool:
@@ -321,7 +326,8 @@ def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: B
     """Of one colocated pool, all of the least cost: of each setting as many engines as cost no more, or as hold.
 
     Of engines that differ in their batch limits alone the largest limit comes first; a smaller one is of use only where
-    that makes long steps shorter, so it is looked at only for fewer engines, and only where TPOT was what was missed.
+    that makes long steps shorter or leaves more memory to the KV cache. So it is looked at only for fewer engines, and
+    only where TPOT or full memory was what was missed.
     """
     cheapest: list[tuple[Picks, float]] = []
     settings, fewest = search.settings, dict[tuple[int, int], tuple[int, int]]()
@@ -337,7 +343,7 @@ def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: B
             break
         first, enough = fewest.get(alike, (setting, most + 1))
         most = min(most, enough - 1)
-        if first != setting and not search.spoiled_by_steps(first, most):
+        if first != setting and not search.spoiled_by_limit(first, most):
             continue
         count = search.enough(setting, most)
         fewest[alike] = first, most + 1 if count is None else count
@@ -375,6 +381,42 @@ def _pairs(search: FleetSearch, problem: Problem, below: float, free: BoolArray)
     return list(zip(cost[cheaper].tolist(), zip(*pools, strict=True), strict=True))
 
 
+def fleets_between(search: FleetSearch, low: float, high: float) -> int | None:
+    """Fleets of one pool, or of a prefill and a decode pool, that cost from `low` to less than `high` [$/h].
+
+    Told apart by what is bought: roles, GPU types, GPUs of a replica, replicas. None where there are too many to count.
+    """
+    problem, tables, settings = search.instance.problem, search.instance.tables, search.settings
+    columns = np.stack([settings.role, tables.offer[settings.shape], tables.gpus[settings.shape].astype(np.int64)])
+    kinds, kind = np.unique(columns, axis=1, return_inverse=True)
+    role, offer, gpus = kinds
+    engine_gpus = (offer[:, None] == np.arange(len(problem.offers))) * gpus[:, None]
+    owned, price = np.array([(item.owned, max(item.usd_per_hour, ROUNDING)) for item in problem.offers])[offer].T
+    most = np.ceil((owned + high / price) / gpus).astype(np.int64) + 1
+
+    def cheaper(others: FloatArray, engines: IntArray) -> int:
+        """Pools of these engines beside other GPUs, (rows, offers), at either price."""
+        at = [most_engines(problem, others, engine_gpus[engines], most[engines], cost) for cost in (high, low)]
+        return int((at[0] - at[1]).sum())
+
+    alone = np.flatnonzero(role == COLOCATED)
+    count = cheaper(np.zeros((alone.size, len(problem.offers))), alone)
+    if not problem.constraints.fits((Role.PREFILL, Role.DECODE)):
+        return count
+    talks = np.zeros((role.size, role.size), dtype=np.bool_)
+    ends = [np.flatnonzero(settings.role == end) for end in (PREFILL, DECODE)]
+    first, second = np.nonzero(tables.talks[np.ix_(settings.shape[ends[0]], settings.shape[ends[1]])])
+    talks[kind[ends[0]][first], kind[ends[1]][second]] = True
+    prefill, decode = np.nonzero(talks)
+    if most[prefill].sum() > MOST_LOOKS:
+        return None
+    sizes = [np.arange(1, number) for number in most[prefill]]
+    rows = np.repeat(np.arange(prefill.size), [size.size for size in sizes])
+    replicas = np.concatenate(sizes, dtype=np.int64) if sizes else np.zeros(0, dtype=np.int64)
+    replicas = replicas + problem.constraints.spare_replicas
+    return count + cheaper(engine_gpus[prefill[rows]] * replicas[:, None], decode[rows])
+
+
 def smallest_batches(instance: Instance, fleet: Fleet) -> Fleet:
     """The fleet with the smallest batch limits that let no more requests miss at the most that each pool can take.
 
@@ -388,14 +430,16 @@ def smallest_batches(instance: Instance, fleet: Fleet) -> Fleet:
             continue
         alone = max(volume * pool_headroom(instance, fleet, index, volume).load, most)
         target = pool_state(instance, pool, alone).full * (1.0 + ALIKE) + ROUNDING
+        loads = np.where(np.arange(len(pools)) == index, alone / (1.0 + ALIKE), volume)
         for seqs in instance.tables.limits_below(pool.seqs):
             less = replace(pool, seqs=seqs)
+            smaller = Fleet((*pools[:index], less, *pools[index + 1 :]))
             state = pool_state(instance, less, alone)
-            if state.stable and state.full <= target:
+            keeps_room = state.stable and state.full <= target and holds_at(instance, smaller, loads)
+            if keeps_room and holds_at(instance, smaller, most / (1.0 + ALIKE)):
                 pools[index] = less
                 break
-    smaller = Fleet(tuple(pools))
-    return smaller if holds_at(instance, smaller, most / (1.0 + ALIKE)) else fleet
+    return Fleet(tuple(pools))
 
 
 def evaluated(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> FleetSearch:

@@ -330,7 +330,7 @@ def calibrate(
     if not records:
         raise InputError(f"no results in {join_words([str(path) for path in results])}")
     console.note(f"read {plural(len(records), 'result')} from {plural(len(results), 'file')}; fitting to them")
-    tools = ", ".join(dict.fromkeys(str(record.tool) for record in records))
+    tools = ", ".join(dict.fromkeys(record.source for record in records))
     more = f" and {len(results) - 1} more" if len(results) > 1 else ""
     source = f"calibrated on {len(records)} results of {setup.model.name} ({tools}; {results[0].name}{more})"
     calibration = fit(records, setup, source)

@@ -175,7 +175,7 @@ def _read_requests(console: Console, flags: Flags, transformer: Transformer | No
         tell = None if progress is None else lambda share: progress("reading the trace", share)
         summary = read_trace(flags.trace, flags.trace_format, columns, flags.limit, tell, most_tokens=most)
     too_long = "" if transformer is None else _context_advice(summary, transformer)
-    whole = flags.limit is None or summary.requests + summary.dropped + summary.too_long < flags.limit
+    whole = flags.limit is None or summary.arrivals.requests + summary.dropped + summary.too_long < flags.limit
     keeps_times = whole and summary.tells_waves
     advice = [text for text in (too_long, _peak_advice(summary, flags.rate, keeps_times=keeps_times)) if text]
     figures = summary_dict(summary)
@@ -186,7 +186,7 @@ def _read_requests(console: Console, flags: Flags, transformer: Transformer | No
     if keeps_times:
         del mapping["burstiness"]
         mapping["recorded"] = trace_source(summary, flags.output.parent)
-    few = f"it has fewer than {LEAST:,} requests" if summary.requests < LEAST else "all came at one moment"
+    few = f"it has fewer than {LEAST:,} requests" if summary.arrivals.requests < LEAST else "all came at one moment"
     note = "Note: pdplan optimize will draw random requests of these lengths, not those of the trace as they came: "
     note += f"{few if whole else 'only part of it was read (--limit)'}."
     note = "" if keeps_times else note
@@ -198,9 +198,9 @@ def _context_advice(summary: TraceSummary, model: Transformer) -> str:
     beyond = int((summary.rows.isl + summary.rows.osl > model.max_position).sum())
     if not beyond:
         return ""
-    verb, context = "is" if beyond == 1 else "are", count(model.max_position)
+    verb, context, requests = "is" if beyond == 1 else "are", count(model.max_position), summary.arrivals.requests
     return (
-        f"{count(beyond)} of {count(summary.requests)} requests ({percent(beyond / summary.requests)}) {verb} longer "
+        f"{count(beyond)} of {count(requests)} requests ({percent(beyond / requests)}) {verb} longer "
         f"than the context of {model.name}, {context} tokens, so pdplan optimize refuses this workload: leave them out "
         f"by pdplan workload --max-tokens {model.max_position}, or name a --model of longer context (pdplan models)."
     )
@@ -208,7 +208,7 @@ def _context_advice(summary: TraceSummary, model: Transformer) -> str:
 
 def _peak_advice(summary: TraceSummary, asked_rate: float | None, *, keeps_times: bool) -> str:
     """What to do about a long time of more requests than are planned for; empty where there is none."""
-    planned = summary.request_rate if asked_rate is None else asked_rate
+    planned = summary.arrivals.mean_rate if asked_rate is None else asked_rate
     pauses = asked_rate is None and summary.arrivals.rate_without_pause is not None  # the mean says nothing then
     busy = None if planned is None or pauses else summary.arrivals.busy_window(planned)
     if planned is None or busy is None:
@@ -249,14 +249,14 @@ def summary_dict(summary: TraceSummary) -> dict[str, Any]:
     return {
         "path": str(summary.path),
         "format": str(summary.format),
-        "requests": summary.requests,
+        "requests": summary.arrivals.requests,
         "dropped": summary.dropped,
         "too_long": summary.too_long,
         "out_of_order": summary.out_of_order,
         "duration_s": arrivals.duration,
-        "request_rate_rps": summary.request_rate,
+        "request_rate_rps": summary.arrivals.mean_rate,
         "peak_rate_rps": {f"{window}s": rate for window, rate in arrivals.peak_rate.items()},
-        "burstiness": summary.burstiness,
+        "burstiness": summary.arrivals.burstiness,
         "mean_isl": summary.mean_isl,
         "mean_osl": summary.mean_osl,
         **lengths,

@@ -26,11 +26,12 @@ from reports.deploy.describe import demand_of, told_apart
 from reports.document import Document, Section, table_of
 from reports.numbers import duration, percent, rate, signed_percent
 from reports.text import clean
-from search_spaces.benchmark_results import BenchmarkRun, read_results
+from search_spaces.benchmark_results import read_results
 from search_spaces.calibration import other_deployment
 from search_spaces.catalog import load_catalog
 from search_spaces.files import shown_path
 from search_spaces.measured_engines import measured_model
+from search_spaces.measurements import MeasuredRun
 from search_spaces.problem import Slo
 from search_spaces.prometheus import EngineSeries, Histogram, Scrape, needed_series, read_scrape
 
@@ -135,7 +136,7 @@ def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dic
     """
     if plan.ttft_s is None or plan.tpot_s is None:
         raise InputError(f"the plan {shown(plan.name)} predicts no latencies (its status is {plan.status})")
-    runs = [record for record in read_results([file]) if isinstance(record, BenchmarkRun)]
+    runs = [record for record in read_results([file]) if isinstance(record, MeasuredRun)]
     if not runs:
         raise InputError(f"{shown_path(file)} has no run of a load generator")
     try:
@@ -167,9 +168,7 @@ def goal_of(plan: Plan, slo_class: str | None) -> Slo:
     return next(item for item in asked(plan) if slo_class in {None, item.name})
 
 
-def _run(
-    latencies: tuple[Quantiles, Quantiles], demand: PlannedWorkload, slo: Slo, run: BenchmarkRun
-) -> dict[str, Any]:
+def _run(latencies: tuple[Quantiles, Quantiles], demand: PlannedWorkload, slo: Slo, run: MeasuredRun) -> dict[str, Any]:
     for name, tokens, by_plan in (("prompts", run.isl, demand.mean_isl), ("answers", run.osl, demand.mean_osl)):
         if abs(tokens / by_plan - 1.0) > OTHER_WORKLOAD:
             raise InputError(
@@ -184,7 +183,7 @@ def _run(
     )
     return {
         "where": run.where,
-        "tool": run.tool.value,
+        "tool": run.source,
         "requests": run.completed,
         "requests_per_second": run.request_throughput,
         "latencies": [
@@ -200,7 +199,7 @@ def _run(
     }
 
 
-def _run_verdict(plan_rate: float, slo: Slo, run: BenchmarkRun) -> dict[str, Any]:
+def _run_verdict(plan_rate: float, slo: Slo, run: MeasuredRun) -> dict[str, Any]:
     """Whether a run met the SLO, which a request that failed did not."""
     stated = [slo.limits.get(metric) for metric in SHOWN_ALWAYS]
     limits = dict(zip(("TTFT", "TPOT", "e2e"), zip(stated, (run.ttft, run.tpot, run.e2e), strict=True), strict=True))

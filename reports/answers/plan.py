@@ -406,7 +406,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
         sections = (Section(sentences=advice), *complete_sections(plan, plan_details.what_runs(plan)))
     return Document(
         headline=said(
-            f"{verdict.slo_result_sentence(plan, misses=evaluation.outcome is Outcome.MISSES)}{_but(evaluation)}",
+            f"{verdict.slo_result_sentence(plan, evaluation.outcome)}{_but(evaluation)}",
             _price_sentence(evaluation),
             *plan.price_remarks,
         ),
@@ -418,12 +418,14 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
 
 
 def _but(evaluation: FleetEvaluation) -> str:
-    """Why the fleet misses an SLO that its runs might meet; empty where they say it themselves."""
+    """Why the fleet is not shown to meet an SLO that its runs might meet; empty where they say it themselves."""
     if evaluation.stuck:
         return " A burst that fills its KV memory leaves it behind for good."
     if evaluation.replayed:
         return " It misses when the recorded requests come in their own order."
     classes = [] if evaluation.plan.simulation is None else evaluation.plan.simulation.classes
+    if evaluation.outcome is Outcome.UNDECIDED and all(c.outcome is Outcome.MEETS for c in classes):
+        return " The interval that decides is wider and contains the goal."
     is_slow = evaluation.outcome is Outcome.MISSES and all(c.attainment_high >= c.attainment_goal for c in classes)
     falling = " It falls behind: its queues grow, and fewer requests meet the SLO, for as long as this load lasts."
     return falling if is_slow else ""

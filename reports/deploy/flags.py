@@ -23,7 +23,7 @@ from costmodel.errors import InputError, shown
 from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB, GIGA
 from reports.deploy.deployment import fact, off_switch, transfer_facts, version_numbers
-from search_spaces.engines import engine_support
+from search_spaces.engines import SUPPORT
 from search_spaces.enumeration import draft_refused
 from search_spaces.models import config_of, is_model
 from search_spaces.problem import target_of
@@ -300,7 +300,7 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
     if settings.draft is None:
         names = ("draft", "draft_model", "speculative_tokens", "branches", "ngram", "ngram_branches")
         return dict.fromkeys(names)
-    first, title = engine_support(engine).staged_drafts_since, target_of(engine).title
+    first, title = SUPPORT[engine].staged_drafts_since, target_of(engine).title
     reason = draft_refused(engine, Draft(settings.draft), pool.config.parallelism)
     if first and settings.pipeline > 1 and version_numbers(deployment.engine_version) < version_numbers(first):
         reason = f"{title} before {first} does not draft tokens with PP {settings.pipeline}"
