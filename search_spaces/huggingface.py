@@ -349,7 +349,14 @@ def _shared_width(fields: ConfigFields, hidden: int, expert_width: int) -> int:
 
 def mixers_of(by_layer: Sequence[ConfigFields], hidden: int, kinds: tuple[str, ...]) -> list[Attention]:
     """The mixers of layers of these kinds; by_layer: the fields of each."""
-    selects, reads = _selecting_layers(by_layer[0], len(kinds)), _reading_layers(by_layer[0], len(kinds))
+    common, layers = by_layer[0], len(kinds)
+    sources, last = common.sequence("kv_source_layers", layers), common.optional("num_kv_shared_layers") or 0
+    every = (common.optional("cla_share_factor", low=1) or 1) if common.flag("use_cla") else 1
+    # layers that attend the KV of an earlier one: as listed (Mistral Large 4), the last few (Gemma 3n), or all but every
+    # n-th (CLA)
+    reads = [layer >= layers - last or layer % every > 0 for layer in range(layers)]
+    reads = reads if sources is None else [source != layer for layer, source in enumerate(sources)]
+    selects = _selecting_layers(common, layers)
     mixers: list[Attention] = []
     for fields, kind, has_index, reads_earlier in zip(by_layer, kinds, selects, reads, strict=False):
         if kind == "linear_attention":
@@ -361,16 +368,6 @@ def mixers_of(by_layer: Sequence[ConfigFields], hidden: int, kinds: tuple[str, .
         else:
             mixers.append(_softmax(fields, hidden, kind, has_index, reads_earlier))
     return mixers
-
-
-def _reading_layers(fields: ConfigFields, layers: int) -> list[bool]:
-    """Layers that attend the KV of an earlier one: as listed, the last few (Gemma 3n), or all but every n-th (CLA)."""
-    sources = fields.sequence("kv_source_layers", layers)  # Mistral Large 4
-    if sources is not None:
-        return [source != layer for layer, source in enumerate(sources)]
-    last = fields.optional("num_kv_shared_layers") or 0
-    every = (fields.optional("cla_share_factor", low=1) or 1) if fields.flag("use_cla") else 1
-    return [layer >= layers - last or layer % every > 0 for layer in range(layers)]
 
 
 def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
