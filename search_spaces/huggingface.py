@@ -352,8 +352,7 @@ def mixers_of(by_layer: Sequence[ConfigFields], hidden: int, kinds: tuple[str, .
     common, layers = by_layer[0], len(kinds)
     sources, last = common.sequence("kv_source_layers", layers), common.optional("num_kv_shared_layers") or 0
     every = (common.optional("cla_share_factor", low=1) or 1) if common.flag("use_cla") else 1
-    # layers that attend the KV of an earlier one: as listed (Mistral Large 4), the last few (Gemma 3n), or all but every
-    # n-th (CLA)
+    # attend an earlier layer: as listed (Mistral Large 4), the last few (Gemma 3n), or all but every n-th (CLA)
     reads = [layer >= layers - last or layer % every > 0 for layer in range(layers)]
     reads = reads if sources is None else [source != layer for layer, source in enumerate(sources)]
     selects = _selecting_layers(common, layers)
