@@ -21,21 +21,11 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.errors import InputError  # noqa: E402
 from search_spaces.benchmark_results import Tool  # noqa: E402
-from search_spaces.calibration import (  # noqa: E402
-    Calibration,
-    Setup,
-    calibrate,
-)
+from search_spaces.calibration import Calibration, Setup, calibrate  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import engine_names  # noqa: E402
 from search_spaces.measured_engines import measured_model  # noqa: E402
-from search_spaces.measurements import (  # noqa: E402
-    Latency,
-    Layout,
-    MeasuredRun,
-    read_measurements,
-    weight_dtype,
-)
+from search_spaces.measurements import Latency, Layout, MeasuredRun, read_measurements, weight_dtype  # noqa: E402
 
 ROWS, LEAST = 8, 5
 """Runs of a group that are fitted, and that it must have."""

@@ -84,8 +84,8 @@ REGIMES = {
     "latent_prefill": ((0, 1), (2, 3)),
     "attention_decode": ((0, 1), (2, 3, 4)),
     "latent_decode": ((0, 1), (2, 3, 4)),
-    "all_reduce": ((0, 1), (2, 3)),
-    "all_reduce_large": ((), (2, 3)),
+    "all_reduce": ((0,), (1,)),
+    "all_reduce_large": ((1,), (2, 3)),
     "all_to_all": ((0, 1), (2, 3)),
     SHARED: ((), (2, 3)),
 }

@@ -197,24 +197,34 @@ def moe_samples(rows: list[Row], hardware: Hardware, dtype: str) -> Samples:
     )
 
 
+STAGE_LIMIT = 2**18
+"""Message from which vLLM reduces in two stages among eight GPUs; up to four do so from twice as much [byte]."""
+
+
 def collective_samples(rows: list[Row], hardware: Hardware, operation: str) -> Samples:
     """Collectives over the scale-up link: bytes over one GPU's link in one direction.
 
-    all-reduce 2 (n-1)/n S, all-to-all (n-1)/n S, with S the message of one GPU [byte].
+    `messages_read` of S, the message of one GPU [byte].
     """
     size, gpus, milliseconds = columns(rows, "message_bytes", "num_gpus", "latency_ms")
-    share = (2.0 if operation.startswith("all_reduce") else 1.0) * (gpus - 1) / gpus
-    traffic = share * size
+    traffic = messages_read(operation, gpus) * size
     bins = regime(size, (64e3, 1e6, 16e6))
     samples = single_kernels(np.zeros_like(size), traffic, milliseconds * 1e-3, bins, peak=1.0, bandwidth=hardware.link)
     return samples.where(in_reach(operation, size))
 
 
-def in_reach(operation: str, size: Array) -> NDArray[np.bool_]:
-    """Messages by which an all-reduce is told: up to 4 MB the quick algorithm runs, from 16 MB the broad one."""
+def messages_read(operation: str, gpus: Array) -> Array:
+    """Messages that pass one GPU's link: n - 1 in one stage, 2 (n-1)/n in two, (n-1)/n in an all-to-all [1]."""
     if operation == "all_reduce":
-        return np.asarray(size <= 4.2e6)
-    return np.asarray(size >= 16e6) if operation == "all_reduce_large" else np.ones_like(size, dtype=np.bool_)
+        return gpus - 1.0
+    return (2.0 if operation == "all_reduce_large" else 1.0) * (gpus - 1.0) / gpus
+
+
+def in_reach(operation: str, size: Array) -> NDArray[np.bool_]:
+    """Messages by which an all-reduce is told: vLLM's kernel has one stage below the limit, two from twice as much."""
+    if operation == "all_reduce":
+        return np.asarray(size < STAGE_LIMIT)
+    return np.asarray(size >= 2 * STAGE_LIMIT) if operation == "all_reduce_large" else np.ones_like(size, np.bool_)
 
 
 HIDDEN, QUERY_RANK, LATENT, ROPE, NOPE, VALUE = 7168, 1536, 512, 64, 128, 128

@@ -29,11 +29,7 @@ from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.accelerator import Accelerator  # noqa: E402
 from costmodel.calibration import pattern_search  # noqa: E402
 from costmodel.engine import EngineConfig  # noqa: E402
-from costmodel.memory import (  # noqa: E402
-    kv_bytes_peak_per_gpu,
-    kv_bytes_per_token_per_gpu,
-    kv_capacity_bytes,
-)
+from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_token_per_gpu, kv_capacity_bytes  # noqa: E402
 from costmodel.transformer import Transformer  # noqa: E402
 from costmodel.units import GIB  # noqa: E402
 from search_spaces.catalog import AcceleratorCatalog, load_catalog  # noqa: E402

@@ -39,13 +39,7 @@ from gpu_kernels import Timing, copy_bandwidth, launch_time, measure, plan, sust
 from kernel_tables import Hardware, decode_samples, gemm_samples, prefill_samples  # noqa: E402
 from suspect import beats_physics  # noqa: E402
 
-from benchmarks.efficiency_curve import (  # noqa: E402
-    CONSTANT,
-    EfficiencyCurve,
-    Fit,
-    fit,
-    predict,
-)
+from benchmarks.efficiency_curve import CONSTANT, EfficiencyCurve, Fit, fit, predict  # noqa: E402
 from costmodel.accelerator import Accelerator  # noqa: E402
 from costmodel.errors import InputError, PdplanError, UnknownNameError  # noqa: E402
 from costmodel.units import MICRO, MILLI  # noqa: E402

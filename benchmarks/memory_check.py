@@ -24,11 +24,7 @@ from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes, weight_by
 from costmodel.units import GIB  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.measured_engines import deployments_of, in_dtype, measured_engine, measured_model  # noqa: E402
-from search_spaces.measurements import (  # noqa: E402
-    StepRow,
-    read_measurements,
-    weight_dtype,
-)
+from search_spaces.measurements import StepRow, read_measurements, weight_dtype  # noqa: E402
 
 FITS = 0.9
 """Share of memory that `fits_gmu` grants."""

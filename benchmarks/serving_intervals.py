@@ -17,14 +17,7 @@ sys.path.insert(0, str(ROOT))
 from serving_tables import Table  # noqa: E402
 
 from costmodel.queues.steady_state import Steady  # noqa: E402
-from search_spaces.serving_error import (  # noqa: E402
-    ORDER,
-    ErrorTable,
-    Factors,
-    Stratum,
-    interval_factors,
-    stratum_of,
-)
+from search_spaces.serving_error import ORDER, ErrorTable, Factors, Stratum, interval_factors, stratum_of  # noqa: E402
 
 Array = NDArray[np.float64]
 Steadies = list[Steady]

@@ -19,6 +19,7 @@ from kernel_tables import (
     Row,
     busiest,
     in_reach,
+    messages_read,
     regime,
 )
 from numpy.typing import NDArray
@@ -205,7 +206,7 @@ def all_reduce_steps(
     of = [shapes[row["model"]] for row in rows]
     gpus = np.array([float(row["tp"]) for row in rows])
     message = tokens_of(rows) * np.array([float(shape.hidden) for shape in of]) * WIDE
-    traffic = 2 * (gpus - 1) / gpus * message * (gpus if together else 1.0)
+    traffic = messages_read(operation, gpus) * message * (gpus if together else 1.0)
     seconds = np.array([float(row["comm_ms"]) * 1e-3 for row in rows])
     kernel = Kernel(1 + 2 * np.array([float(shape.layers) for shape in of]), np.zeros_like(traffic), traffic, traffic)
     samples = one_kernel(kernel, seconds, regime(message, (64e3, 1e6, 16e6)), (1.0, hardware.link))

@@ -44,11 +44,7 @@ from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import EngineChange, engine_names  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
 from search_spaces.problem import Balancing, Constraints, Objective, Offer, Problem, SearchSpace, Slo  # noqa: E402
-from search_spaces.search_space import (  # noqa: E402
-    SEQS_FACTOR,
-    Span,
-    sizes,
-)
+from search_spaces.search_space import SEQS_FACTOR, Span, sizes  # noqa: E402
 
 SHOWN = {"p50": 0, "p90": 1, "p99": 3}
 """Quantiles shown, as indices into `evaluate.QUANTILES`."""

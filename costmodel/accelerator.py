@@ -111,7 +111,7 @@ KERNEL_CLASSES = (
     "all_to_all",
 )
 """Classes with an efficiency of their own; for the collectives `memory` is the share of the link's bandwidth.
-all_reduce is the algorithm of least latency, all_reduce_large that of most bandwidth; the quicker one runs."""
+all_reduce is the algorithm of one stage, all_reduce_large that of two; the quicker one runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,8 +60,8 @@ class Conditions:
     fp8_kernels: which FP8 kernels run: "fp8" (those that plans assume), "fp8_block" or "fp8_tensor" (by scale).
     """
 
-    expert_skew: float = 1.0
-    expert_spread: float | None = 0.5
+    expert_skew: float = 1.75
+    expert_spread: float | None = 0.875
     graphs: bool = True
     in_engine: bool = True
     latent_reductions: float = 1.0
@@ -69,7 +69,8 @@ class Conditions:
 
 
 SERVING = Conditions()
-"""An engine that serves. The skew is assumed: models are trained to balance their experts, traffic unbalances them."""
+"""An engine that serves. Models are trained to balance their experts, traffic unbalances them. The skew is fitted to
+TPOT of all measured mixtures, the spread is half of it (docs/appendix/calibration.md)."""
 
 TABLE_SKEW = 3.0
 """Skew of the routing that the kernel tables simulate (power laws with exponents 1.01 and 1.2 over four decades)."""

@@ -471,22 +471,21 @@ def head_matrix(model: Transformer) -> Matrix:
 def all_reduce_time(engines: EngineArrays, size: FloatArray) -> FloatArray:
     """All-reduce of `size` bytes over the tensor ranks [s]; zero for one rank.
 
-    n ranks in a scale-up domain, m domains: 2 (n-1)/n size / B_up + 2 (m-1)/m (size/n) / B_out + launch
-    (+ 2 hops between domains). The fitted launch holds the latency inside a domain. Hierarchical ring, Thakur 2005.
-    Two algorithms, the quicker of which runs: one of little latency, one of much bandwidth.
+    With n ranks in a scale-up domain, the quicker of two algorithms runs (vLLM's custom all-reduce, TensorRT-LLM's
+    one-shot and two-shot). In one stage every rank reads the messages of all others, (n - 1) size / B_up. In two, ranks
+    reduce a share each and gather the rest, 2 (n-1)/n size / B_up (Thakur 2005), with one more launch. m domains add
+    2 (m-1)/m (size/n) / B_out and two hops. The fitted launch holds the latency inside a domain.
     """
-    quicker = np.minimum(
-        _ring_time(engines, engines.all_reduce, size), _ring_time(engines, engines.all_reduce_large, size)
-    )
-    return np.asarray(np.where(engines.tensor > 1, np.sign(size) * quicker, 0.0))
-
-
-def _ring_time(engines: EngineArrays, rates: LinkRates, size: FloatArray) -> FloatArray:
     inside = np.minimum(engines.tensor, engines.domain)
     domains = engines.tensor / inside
-    per_byte = 2.0 * (inside - 1.0) / inside / rates.inside + 2.0 * (domains - 1.0) / domains / inside / rates.across
-    latency = rates.launch + np.where(domains > 1, 2.0 * rates.hop, 0.0)
-    return size * per_byte + latency
+
+    def time(rates: LinkRates, messages: FloatArray) -> FloatArray:
+        per_byte = messages / rates.inside + 2.0 * (domains - 1.0) / domains / inside / rates.across
+        return size * per_byte + (rates.launch + np.where(domains > 1, 2.0 * rates.hop, 0.0))
+
+    one_stage = time(engines.all_reduce, inside - 1.0)
+    two_stages = time(engines.all_reduce_large, 2.0 * (inside - 1.0) / inside)
+    return np.asarray(np.where(engines.tensor > 1, np.sign(size) * np.minimum(one_stage, two_stages), 0.0))
 
 
 def all_to_all_time(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -> FloatArray:

@@ -42,6 +42,11 @@ def console_options(function: Function) -> Function:
     return function
 
 
+def with_console(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of the console, which the command gets as its first argument."""
+    return console_options(pass_console(function))
+
+
 def _setter(attribute: str) -> Callable[[click.Context, click.Parameter, bool], bool]:
     def store(context: click.Context, _parameter: click.Parameter, value: bool) -> bool:
         if value:

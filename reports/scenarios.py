@@ -338,8 +338,6 @@ def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:
 
 # --- the section ------------------------------------------------------------------------------------------------------
 
-_SEARCHED: Final = "one colocated pool or one pair of pools"
-"""What is searched anew at every value of a lever."""
 MOST_FLIPS: Final = 2
 """Changes of the kind of fleet that are told in a summary."""
 
@@ -358,8 +356,6 @@ def base_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
 
 def swing_sentence(sensitivity: Sensitivity) -> str:
     """Say which lever moves the cost most."""
-    if not sensitivity.levers:
-        return "No lever was moved"
     no_swing = f"No lever changes the cost within {percent(sensitivity.share)}: this fleet has room"
     return depends_words(sensitivity.levers, sensitivity.usd_per_hour) or no_swing
 
@@ -377,25 +373,22 @@ def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()
     return f"{where}: the cheapest fleet is {fleet}{price}" if flip.pools else f"{where}: no fleet meets the SLO"
 
 
-def more_sentence(plan: Plan) -> tuple[str, str]:
-    """Say how to get what is not there, and by which command; empty where all levers were moved."""
-    sensitivity, command, again = plan.sensitivity, command_of(plan), again_command(plan, "--sensitivity")
-    if sensitivity is not None:
-        what_is_missing = "Prices and limits only; rate, lengths, SLO limits, network and step times are moved by"
-        return ("", "") if sensitivity.complete else (what_is_missing, again)
+def _without_sensitivity(plan: Plan) -> Section:
+    """Why it was not worked out, or the command that does it."""
+    again, how = again_command(plan, "--sensitivity"), "Not worked out; to have it:"
     if plan.objective != "min_cost":
-        return "Not worked out: it is of the least cost, which this plan does not seek.", ""
-    if "--sensitivity" in command or "thorough" in command:
-        return f"Not worked out: no fleet of {_SEARCHED} answers this; pdplan whatif --full searches all.", ""
-    return "Not worked out; to have it", again
+        again, how = "", "Not worked out: it is of the least cost, which this plan does not seek."
+    elif "--sensitivity" in command_of(plan) or "thorough" in command_of(plan):
+        fleets = "no fleet of one colocated pool or one pair of pools answers this"
+        again, how = "", f"Not worked out: {fleets}; pdplan whatif --full searches all."
+    return Section("Sensitivity", (how,), code=again, detail=Detail.PAGE)
 
 
 def sensitivity_section(plan: Plan) -> Section:
     """The section of a plan that has a fleet; where levers were not moved, the command that moves them."""
-    sensitivity, (more, command) = plan.sensitivity, more_sentence(plan)
+    sensitivity = plan.sensitivity
     if sensitivity is None:
-        how = f"{more.removesuffix('.')}{':' if command else '.'}"
-        return Section("Sensitivity", (how,), code=command, detail=Detail.PAGE)
+        return _without_sensitivity(plan)
     own, changes = own_pools(plan), [(row, flip) for row in sensitivity.levers for flip in row.flips]
     sentences = (
         break_even_sentence(plan, sensitivity),

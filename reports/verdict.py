@@ -366,8 +366,8 @@ def proof_sentence(plan: Plan) -> str:
     if gap is not None and gap <= OPTIMAL_GAP:
         return f"Cheapest fleet possible: n{any_shape}"
     sentences = [f"N{any_shape}"] if plan.floor_usd_per_hour is not None else []
-    if plan.cheaper_fleets is not None and sentences:
-        return f"Cheapest fleet found. {sentences[0]} {_cheaper_sentence(plan, plan.cheaper_fleets)}"
+    if plan.cheaper_fleets is not None:
+        return " ".join([f"Cheapest fleet found: {_cheaper_words(plan, plan.cheaper_fleets)}.", *sentences])
     if is_number(plan.gap) and bound is not None and bound != plan.floor_usd_per_hour:
         few_pools = (
             f"Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper{at_prices}."
@@ -379,21 +379,22 @@ def proof_sentence(plan: Plan) -> str:
     return " ".join(sentences) or "No lower bound on the price is known."
 
 
-def _cheaper_sentence(plan: Plan, cheaper: CheaperFleets) -> str:
+def _cheaper_words(plan: Plan, cheaper: CheaperFleets) -> str:
     """How many cheaper fleets of one or two pools there are, and what refuted them."""
-    between, by_formula = "of one or two pools between that and this price", cheaper.count - cheaper.simulated
+    floor, by_formula = plan.floor_usd_per_hour, cheaper.count - cheaper.simulated
+    prices = "below this price" if floor is None else f"between {hourly(floor)} and this price"
+    fleets = f"{cheaper.count:,} fleets of one or two pools {prices}"
     if not cheaper.count:
-        return f"There is no fleet {between}."
-    fleets = "The only fleet" if cheaper.count == 1 else f"All {cheaper.count:,} fleets"
-    verb = "misses" if cheaper.count == 1 else "miss"
+        return f"there is no fleet of one or two pools {prices}"
+    if cheaper.count == 1:
+        why = "failed in simulation" if cheaper.simulated else f"misses {words.slo_name(plan)} by formula"
+        return f"the only fleet of one or two pools {prices} {why}"
     if not cheaper.simulated:
-        return f"{fleets} {between} {verb} {words.slo_name(plan)} by formula."
+        return f"all {fleets} miss {words.slo_name(plan)} by formula"
     if not by_formula:
-        return f"{fleets} {between} failed in simulation."
-    return (
-        f"Of the {cheaper.count:,} fleets {between}, {by_formula:,} {'misses' if by_formula == 1 else 'miss'} "
-        f"{words.slo_name(plan)} by formula, and simulation confirmed none of the other {cheaper.simulated:,}."
-    )
+        return f"all {fleets} failed in simulation"
+    misses = f"{by_formula:,} {'misses' if by_formula == 1 else 'miss'} {words.slo_name(plan)} by formula"
+    return f"of the {fleets}, {misses}, and simulation confirmed none of the other {cheaper.simulated:,}"
 
 
 def _floor_dtypes(plan: Plan) -> str:

@@ -226,27 +226,23 @@ def markdown_view(document: Document) -> str:
     """Return a document as Markdown, its first sentence as the heading."""
     first, *rest = document.headline
     blocks = [f"### {escaped(first)}", *map(escaped, rest)]
-    blocks += ["\n".join(_markdown_section(section)) for section in read_sections(document.sections)]
+    for section in read_sections(document.sections):
+        blocks += [f"**{escaped(section.title)}**"] if section.title else []
+        blocks += map(escaped, section.sentences)
+        if section.facts:
+            blocks.append("\n".join(f"- {escaped(name)}: {escaped(value)}" for name, value in section.facts))
+        if section.table is not None and section.table.rows:
+            columns, rows = section.table.columns, section.table.rows
+            lines = [[column.header for column in columns]]
+            lines.append(["---:" if column.align == "right" else "---" for column in columns])
+            lines += [[escaped(cell) for cell in row] for row in rows[:MOST_MARKDOWN_ROWS]]
+            blocks.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+            cut = len(rows) - MOST_MARKDOWN_ROWS
+            blocks += [f"{plural(cut, 'more row')} in plan.json."] if cut > 0 else []
+        blocks += map(escaped, section.notes)
+        if section.code:
+            blocks.append("\n".join(("```sh", section.code.replace("```", ""), "```")))
     return "\n\n".join(blocks) + "\n"
-
-
-def _markdown_section(section: Section) -> list[str]:
-    blocks: list[list[str]] = [[f"**{escaped(section.title)}**"]] if section.title else []
-    blocks += [[escaped(text)] for text in section.sentences]
-    if section.facts:
-        blocks.append([f"- {escaped(name)}: {escaped(value)}" for name, value in section.facts])
-    if section.table is not None and section.table.rows:
-        columns, rows = section.table.columns, section.table.rows
-        rules = ["---:" if column.align == "right" else "---" for column in columns]
-        lines = [[column.header for column in columns], rules]
-        lines += [[escaped(cell) for cell in row] for row in rows[:MOST_MARKDOWN_ROWS]]
-        cut = len(rows) - MOST_MARKDOWN_ROWS
-        more = ["", f"{plural(cut, 'more row')} in plan.json."] if cut > 0 else []
-        blocks.append([*(f"| {' | '.join(line)} |" for line in lines), *more])
-    blocks += [[escaped(text)] for text in section.notes]
-    if section.code:
-        blocks.append(["```sh", section.code.replace("```", ""), "```"])
-    return [line for number, block in enumerate(blocks) for line in ([""] * bool(number) + block)]
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------

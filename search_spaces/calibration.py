@@ -29,13 +29,7 @@ from costmodel.units import MICRO, MILLI
 from costmodel.words import join_words, percentage
 
 from .benchmark_results import MeasuredStep, ResultRecord
-from .catalog import (
-    MAX_OVERLAY_BYTES,
-    TOP,
-    AcceleratorCatalog,
-    normalized_name,
-    overlay_text,
-)
+from .catalog import MAX_OVERLAY_BYTES, TOP, AcceleratorCatalog, normalized_name, overlay_text
 from .efficiency import efficiency_dict
 from .engines import engine_name, load_engine_overhead, load_serving_policy
 from .measured_engines import (

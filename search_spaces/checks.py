@@ -19,15 +19,7 @@ from costmodel.words import join_words, listed
 from costmodel.workload import Workload
 
 from .bounds import MAX_CELLS, MAX_SETTINGS, MAX_SPLITS, NO_TARGET
-from .enumeration import (
-    RULES,
-    candidates,
-    end_of,
-    enumerate_shapes,
-    pair_refusal,
-    partners,
-    refusal,
-)
+from .enumeration import RULES, candidates, end_of, enumerate_shapes, pair_refusal, partners, refusal
 from .files import Fault
 from .problem import TARGETS, Goal, Pools, Problem, target_of
 from .quotes import basis_of

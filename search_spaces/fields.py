@@ -429,11 +429,17 @@ _TYPES = {
     **dict.fromkeys(("model", "dict", "mapping", "dataclass"), "a mapping"),
 }
 """What is wanted, by the first word of the validation library's name of an error."""
-_BOUNDS = {
-    "greater_than_equal": ("ge", "below"),
-    "less_than_equal": ("le", "above"),
-    "greater_than": ("gt", "not above"),
+_SENTENCES = {
+    "missing": "is missing",
+    "extra_forbidden": "is not a known key",
+    "too_short": "is empty, but needs at least one value",  # nowhere are more needed
+    "value_error": "{error}",
+    "greater_than_equal": "{value} is below {ge:g}",
+    "less_than_equal": "{value} is above {le:g}",
+    "greater_than": "{value} is not above {gt:g}",
+    **dict.fromkeys(("enum", "literal_error"), "{value} is none of {expected}"),
 }
+"""What is said of a value, by that name."""
 
 
 def faults_of(error: ValidationError) -> list[Fault]:
@@ -453,17 +459,6 @@ def _fault(details: ErrorDetails) -> Fault:
         return Fault((*path, place), f"is {shown(context.get('tag'))}; allowed: {tags}")
     wanted = _TYPES.get(kind.partition("_")[0])
     sentence = f"{shown(value)} is not {wanted}" if wanted else f"{shown(value)} cannot stand here"
-    if kind == "missing":
-        sentence = "is missing"
-    elif kind == "extra_forbidden":
-        sentence = "is not a known key"
-    elif kind == "too_short":
-        sentence = "is empty, but needs at least one value"  # nowhere are more needed
-    elif kind == "value_error":
-        sentence = str(context["error"])
-    elif kind in _BOUNDS:
-        key, words = _BOUNDS[kind]
-        sentence = f"{shown(value)} is {words} {context[key]:g}"
-    elif kind in {"enum", "literal_error"}:
-        sentence = f"{shown(value)} is none of {context['expected']}"
+    if kind in _SENTENCES:
+        sentence = _SENTENCES[kind].format(**{"value": shown(value)} | context)
     return Fault(path, sentence, kind == "extra_forbidden")

@@ -1,12 +1,13 @@
-"""Fields of a Hugging Face `config.json`: read with care, whatever is missing or not understood named; and its context.
+"""Fields of a Hugging Face `config.json`, and what they say of the context and of the kind of each layer.
 
-What families name differently or leave unsaid stands in `hf_families.yaml`.
+They are read with care: whatever is missing or not understood is named. What families name differently or leave unsaid
+stands in `hf_families.yaml`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
@@ -414,3 +415,121 @@ def _trained_length(fields: ConfigFields, name: str, rope: Mapping[str, Any]) ->
     if isinstance(length, bool) or not isinstance(length, int) or not 1 <= length <= LARGEST:
         raise fields.error(f"'{name}.{TRAINED}' is {shorten(length)}, but must be a whole number from 1 to {LARGEST}")
     return length
+
+
+# Which kind of token mixer each layer has.
+
+
+def has_single_blocks(fields: ConfigFields) -> bool:
+    """Whether each layer is a mixer or a feed-forward, and not both."""
+    words = fields.get("layer_types")
+    is_listed = isinstance(words, list) and bool({"moe", "mlp"} & set(map(str, words)))
+    return is_listed or isinstance(fields.get("hybrid_override_pattern"), str)
+
+
+def block_pattern(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
+    """Kinds of layers that have one block each, a mixer or "moe" or "mlp"; None where layers have both."""
+    pattern, blocks = fields.get("hybrid_override_pattern"), notation()["layers"]["blocks"]
+    if isinstance(pattern, str):
+        if not set(pattern) <= set(blocks) or len(pattern) != layers:
+            raise fields.error(
+                f"'hybrid_override_pattern' must have one of {' '.join(blocks)} for each of {layers} layers, "
+                f"but is {shorten(pattern)}"
+            )
+        return tuple(blocks[letter] for letter in pattern)
+    if not has_single_blocks(fields):
+        return None
+    kinds = _layer_types(fields) | {"moe": "moe", "mlp": "mlp"}
+    return tuple(kinds[kind] for kind in fields.labels("layer_types", tuple(kinds), layers) or ())
+
+
+def attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
+    """The kind of mixer of each layer, from whichever of the families' notations the config uses."""
+    for kinds in chain(_listed_kinds(fields, layers), _ruled_kinds(fields, layers)):
+        return kinds
+    for field in filter(fields.get, notation()["layers"]["sliding_heads"]):
+        raise fields.error(f"config.json has {field!r} = {shorten(fields.get(field))}, but no sliding layers")
+    return ("full_attention",) * layers
+
+
+def _layer_types(fields: ConfigFields) -> dict[str, str]:
+    """What `layer_types` may say, and the kind that each stands for."""
+    kinds = notation()["layers"]["types"].items()
+    return {
+        word: kind
+        for field, words in kinds
+        if field == "any" or fields.get(field) is not None
+        for word, kind in words.items()
+    }
+
+
+def _listed_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]:
+    """Notations that list the layers; the first one counts."""
+    kinds = notation()["layers"]["codes" if fields.flag("lightning_attention") else "softmax_codes"]
+    codes = fields.labels("attn_type_list", tuple(kinds), layers)
+    if codes is not None:
+        yield tuple(kinds[code] for code in codes)
+    types = _layer_types(fields)
+    words = fields.labels("layer_types", tuple(types), layers)
+    if words is not None:
+        yield tuple(types[word] for word in words)
+    by_ratio = {0: "sliding_attention"} | {ratio: kind for kind, ratio in notation()["layers"]["ratios"].items()}
+    ratios = fields.labels("compress_ratios", tuple(by_ratio), layers)  # DeepSeek-V4
+    if ratios is not None:
+        yield tuple(by_ratio[ratio] for ratio in ratios)
+    full = fields.get("full_attn_layers")
+    if isinstance(full, list):  # Kimi: numbers from 1
+        yield _full_where((layer + 1 in full for layer in range(layers)), "linear_attention")
+
+
+def _ruled_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]:
+    """Notations that say by a rule which layers attend in full; the first one counts."""
+    if fields.get("conv_taps") is not None:  # LFM2
+        full = fields.layer_numbers("full_attn_idxs", layers)
+        if full is None:
+            raise fields.missing("layer_types", "it says which layers attend and which are short convolutions")
+        yield _full_where((layer in full for layer in range(layers)), "linear_attention")
+    if fields.get("mamba_state") is not None and not fields.flag("parallel_mixers"):
+        period, offset = fields.optional("attn_layer_period", low=1), fields.optional("attn_layer_offset") or 0
+        full = fields.layer_numbers("attn_layer_indices", layers) or frozenset()  # Bamba; Jamba has a period
+        attends = (layer in full if period is None else (layer - offset) % period == 0 for layer in range(layers))
+        yield _full_where(attends, "linear_attention")
+    windowed = fields.layer_numbers("sliding_window_layers", layers)
+    if windowed is not None:
+        yield _full_where((layer not in windowed for layer in range(layers)), "sliding_attention")
+    switches = fields.labels("hybrid_layer_pattern", (0, 1), layers)
+    if switches is not None:
+        yield _full_where((not switch for switch in switches), "sliding_attention")
+    interval = fields.optional("full_attention_interval", low=1)
+    if interval is not None:
+        yield _full_where(_last_of_every(interval, layers), "linear_attention")
+    if fields.get("attention_chunk_size") is not None:  # Llama 4: layers with RoPE attend within a chunk
+        reason = "it says which layers 'attention_chunk_size' does not apply to"
+        rope = fields.sequence("no_rope_layers", layers) if fields.get("no_rope_layers") else None
+        without = [not code for code in rope] if rope else None
+        interval = 0 if without else fields.count("no_rope_layer_interval", reason)
+        yield _full_where(without or _last_of_every(interval, layers), "chunked_attention")
+    if fields.get("sliding_window") not in (None, -1) and fields.flag("use_sliding_window") is not False:
+        yield _full_where(_beyond_window(fields, layers), "sliding_attention")
+
+
+def _beyond_window(fields: ConfigFields, layers: int) -> list[bool]:
+    """Which layers the one `sliding_window` of the config does not hold for."""
+    pattern, first = fields.optional("sliding_window_pattern", low=1), fields.optional("max_window_layers")
+    if pattern is not None:
+        return _last_of_every(pattern, layers)
+    if first is not None:
+        return [layer < first for layer in range(layers)]
+    everywhere = bool(fields.flag("windowed_everywhere"))
+    if not everywhere and fields.count("sliding_window") < context_length(fields):
+        raise fields.missing("layer_types", "it says which layers 'sliding_window' applies to")
+    return [not everywhere] * layers
+
+
+def _last_of_every(interval: int, layers: int) -> list[bool]:
+    """Every `interval`-th layer."""
+    return [(layer + 1) % interval == 0 for layer in range(layers)]
+
+
+def _full_where(attends: Iterable[bool], otherwise: str) -> tuple[str, ...]:
+    return tuple("full_attention" if in_full else otherwise for in_full in attends)

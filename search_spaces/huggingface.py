@@ -7,9 +7,8 @@ ArchitectureError that names it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from costmodel.attention import Attention, CompressedAttention, LatentAttention, LinearAttention, Part, SoftmaxAttention
@@ -20,10 +19,12 @@ from .hf_config import (
     OTHER_SECTIONS,
     UNKNOWN,
     ConfigFields,
+    attention_kinds,
+    block_pattern,
     context_length,
+    has_single_blocks,
     notation,
     open_config,
-    shorten,
     without_talker,
 )
 from .hf_quantization import as_stored
@@ -333,127 +334,18 @@ def _shared_width(fields: ConfigFields, hidden: int, expert_width: int) -> int:
     return width or count * expert_width
 
 
-# Token mixers: which kind each layer has, and its widths.
-
-
-def has_single_blocks(fields: ConfigFields) -> bool:
-    """Whether each layer is a mixer or a feed-forward, and not both."""
-    words = fields.get("layer_types")
-    is_listed = isinstance(words, list) and bool({"moe", "mlp"} & set(map(str, words)))
-    return is_listed or isinstance(fields.get("hybrid_override_pattern"), str)
-
-
-def block_pattern(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
-    """Kinds of layers that have one block each, a mixer or "moe" or "mlp"; None where layers have both."""
-    pattern, blocks = fields.get("hybrid_override_pattern"), notation()["layers"]["blocks"]
-    if isinstance(pattern, str):
-        if not set(pattern) <= set(blocks) or len(pattern) != layers:
-            raise fields.error(
-                f"'hybrid_override_pattern' must have one of {' '.join(blocks)} for each of {layers} layers, "
-                f"but is {shorten(pattern)}"
-            )
-        return tuple(blocks[letter] for letter in pattern)
-    if not has_single_blocks(fields):
-        return None
-    kinds = _layer_types(fields) | {"moe": "moe", "mlp": "mlp"}
-    return tuple(kinds[kind] for kind in fields.labels("layer_types", tuple(kinds), layers) or ())
-
-
-def attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
-    """The kind of mixer of each layer, from whichever of the families' notations the config uses."""
-    for kinds in chain(_listed_kinds(fields, layers), _ruled_kinds(fields, layers)):
-        return kinds
-    for field in filter(fields.get, notation()["layers"]["sliding_heads"]):
-        raise fields.error(f"config.json has {field!r} = {shorten(fields.get(field))}, but no sliding layers")
-    return ("full_attention",) * layers
-
-
-def _layer_types(fields: ConfigFields) -> dict[str, str]:
-    """What `layer_types` may say, and the kind that each stands for."""
-    kinds = notation()["layers"]["types"].items()
-    return {
-        word: kind
-        for field, words in kinds
-        if field == "any" or fields.get(field) is not None
-        for word, kind in words.items()
-    }
-
-
-def _listed_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]:
-    """Notations that list the layers; the first one counts."""
-    kinds = notation()["layers"]["codes" if fields.flag("lightning_attention") else "softmax_codes"]
-    codes = fields.labels("attn_type_list", tuple(kinds), layers)
-    if codes is not None:
-        yield tuple(kinds[code] for code in codes)
-    types = _layer_types(fields)
-    words = fields.labels("layer_types", tuple(types), layers)
-    if words is not None:
-        yield tuple(types[word] for word in words)
-    by_ratio = {0: "sliding_attention"} | {ratio: kind for kind, ratio in notation()["layers"]["ratios"].items()}
-    ratios = fields.labels("compress_ratios", tuple(by_ratio), layers)  # DeepSeek-V4
-    if ratios is not None:
-        yield tuple(by_ratio[ratio] for ratio in ratios)
-    full = fields.get("full_attn_layers")
-    if isinstance(full, list):  # Kimi: numbers from 1
-        yield _full_where((layer + 1 in full for layer in range(layers)), "linear_attention")
-
-
-def _ruled_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]:
-    """Notations that say by a rule which layers attend in full; the first one counts."""
-    if fields.get("conv_taps") is not None:  # LFM2
-        full = fields.layer_numbers("full_attn_idxs", layers)
-        if full is None:
-            raise fields.missing("layer_types", "it says which layers attend and which are short convolutions")
-        yield _full_where((layer in full for layer in range(layers)), "linear_attention")
-    if fields.get("mamba_state") is not None and not fields.flag("parallel_mixers"):
-        period, offset = fields.optional("attn_layer_period", low=1), fields.optional("attn_layer_offset") or 0
-        full = fields.layer_numbers("attn_layer_indices", layers) or frozenset()  # Bamba; Jamba has a period
-        attends = (layer in full if period is None else (layer - offset) % period == 0 for layer in range(layers))
-        yield _full_where(attends, "linear_attention")
-    windowed = fields.layer_numbers("sliding_window_layers", layers)
-    if windowed is not None:
-        yield _full_where((layer not in windowed for layer in range(layers)), "sliding_attention")
-    switches = fields.labels("hybrid_layer_pattern", (0, 1), layers)
-    if switches is not None:
-        yield _full_where((not switch for switch in switches), "sliding_attention")
-    interval = fields.optional("full_attention_interval", low=1)
-    if interval is not None:
-        yield _full_where(_last_of_every(interval, layers), "linear_attention")
-    if fields.get("attention_chunk_size") is not None:  # Llama 4: layers with RoPE attend within a chunk
-        reason = "it says which layers 'attention_chunk_size' does not apply to"
-        rope = fields.sequence("no_rope_layers", layers) if fields.get("no_rope_layers") else None
-        without = [not code for code in rope] if rope else None
-        interval = 0 if without else fields.count("no_rope_layer_interval", reason)
-        yield _full_where(without or _last_of_every(interval, layers), "chunked_attention")
-    if fields.get("sliding_window") not in (None, -1) and fields.flag("use_sliding_window") is not False:
-        yield _full_where(_beyond_window(fields, layers), "sliding_attention")
-
-
-def _beyond_window(fields: ConfigFields, layers: int) -> list[bool]:
-    """Which layers the one `sliding_window` of the config does not hold for."""
-    pattern, first = fields.optional("sliding_window_pattern", low=1), fields.optional("max_window_layers")
-    if pattern is not None:
-        return _last_of_every(pattern, layers)
-    if first is not None:
-        return [layer < first for layer in range(layers)]
-    everywhere = bool(fields.flag("windowed_everywhere"))
-    if not everywhere and fields.count("sliding_window") < context_length(fields):
-        raise fields.missing("layer_types", "it says which layers 'sliding_window' applies to")
-    return [not everywhere] * layers
-
-
-def _last_of_every(interval: int, layers: int) -> list[bool]:
-    """Every `interval`-th layer."""
-    return [(layer + 1) % interval == 0 for layer in range(layers)]
-
-
-def _full_where(attends: Iterable[bool], otherwise: str) -> tuple[str, ...]:
-    return tuple("full_attention" if in_full else otherwise for in_full in attends)
+# Token mixers and their widths.
 
 
 def mixers_of(by_layer: Sequence[ConfigFields], hidden: int, kinds: tuple[str, ...]) -> list[Attention]:
     """The mixers of layers of these kinds; by_layer: the fields of each."""
-    selects, reads = _selecting_layers(by_layer[0], len(kinds)), _reading_layers(by_layer[0], len(kinds))
+    common, layers = by_layer[0], len(kinds)
+    sources, last = common.sequence("kv_source_layers", layers), common.optional("num_kv_shared_layers") or 0
+    every = (common.optional("cla_share_factor", low=1) or 1) if common.flag("use_cla") else 1
+    # attend an earlier layer: as listed (Mistral Large 4), the last few (Gemma 3n), or all but every n-th (CLA)
+    reads = [layer >= layers - last or layer % every > 0 for layer in range(layers)]
+    reads = reads if sources is None else [source != layer for layer, source in enumerate(sources)]
+    selects = _selecting_layers(common, layers)
     mixers: list[Attention] = []
     for fields, kind, has_index, reads_earlier in zip(by_layer, kinds, selects, reads, strict=False):
         if kind == "linear_attention":
@@ -465,16 +357,6 @@ def mixers_of(by_layer: Sequence[ConfigFields], hidden: int, kinds: tuple[str, .
         else:
             mixers.append(_softmax(fields, hidden, kind, has_index, reads_earlier))
     return mixers
-
-
-def _reading_layers(fields: ConfigFields, layers: int) -> list[bool]:
-    """Layers that attend the KV of an earlier one: as listed, the last few (Gemma 3n), or all but every n-th (CLA)."""
-    sources = fields.sequence("kv_source_layers", layers)  # Mistral Large 4
-    if sources is not None:
-        return [source != layer for layer, source in enumerate(sources)]
-    last = fields.optional("num_kv_shared_layers") or 0
-    every = (fields.optional("cla_share_factor", low=1) or 1) if fields.flag("use_cla") else 1
-    return [layer >= layers - last or layer % every > 0 for layer in range(layers)]
 
 
 def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:

@@ -150,7 +150,8 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
     if path is None or not (exists or explicit):
         raise _unknown(name_or_path)
     if path.suffix.lower() in ARCHITECTURES:
-        return read_architecture(path)
+        source, faults = read_source(path)
+        return sections_of(source, faults, ArchitectureFile).transformer()
     config, title = _named_config(path, name)
     try:
         return parse_config(config, title, source=name)
@@ -460,12 +461,6 @@ class ArchitectureFile(FileSection):
             "weight_scale": None if self.weight_scale is None else WeightScale(*self.weight_scale),
         }
         return Transformer(**facts)
-
-
-def read_architecture(path: Path) -> Transformer:
-    """The model of an architecture file; InputError with the line of whatever is wrong in it."""
-    source, faults = read_source(path)
-    return sections_of(source, faults, ArchitectureFile).transformer()
 
 
 def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:

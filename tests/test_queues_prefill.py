@@ -11,15 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.queues.prefill import (
-    Prompts,
-    all_busy,
-    decay_rate,
-    last_step,
-    pipeline_idle,
-    prompt_wait,
-    shared_steps,
-)
+from costmodel.queues.prefill import Prompts, all_busy, decay_rate, last_step, pipeline_idle, prompt_wait, shared_steps
 from costmodel.queues.waits import ExponentialWait
 
 ONE = np.array([1.0])

@@ -1,4 +1,4 @@
-"""search_spaces.traces: formats, arrivals, lengths, prefixes, and the workload made from them."""
+"""search_spaces.trace_reader, trace_summary: formats, arrivals, lengths, prefixes, and the workload made from them."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_columns_are_keys_in_objects(write: Write, capsys: pytest.CaptureFixture
     assert "2 in 2 s (jsonl)" in capsys.readouterr().out
 
 
-# --- search_spaces.traces: exact figures of the public traces, and the histograms that are shipped of them
+# --- search_spaces.trace_summary: exact figures of the public traces, and the histograms that are shipped of them
 
 # The public traces ---------------------------------------------------------------------------------------------------
 

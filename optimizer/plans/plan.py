@@ -6,8 +6,9 @@ What a search proved of a fleet: its status, the bound on its cost, and the gap 
 
 Two claims are made, and no third:
 
-    few_pools   no fleet of one pool or two that holds by formula costs less (all of them were looked at in order)
-    floor       no fleet at all that the evaluation accepts costs less (`rivals.floor`)
+    few_pools   no fleet of one pool or two that holds costs less: all were looked at in order by formula, and of a
+                simulated plan those that hold by it were simulated (`recommend.search.with_untried`)
+    floor       no fleet at all that the evaluation accepts costs less (`search.bound`)
 
 Of a fleet of cost c that holds,
 
@@ -333,7 +334,7 @@ class Plan(Record):
     """How wrong predictions of serving were where they were measured, by accelerator and way of serving."""
     cost_usd_per_hour: Amount | None
     bound_usd_per_hour: float | None
-    """No fleet of one or two pools that holds by formula costs less; the floor where this fleet does."""
+    """No fleet of one or two pools that holds, by formula or simulated, costs less; the floor where this one does."""
     gap: float | None
     """What the fleets of that bound could save at most, as a share of the cost; of goodput, what they could have more;
     none where the bound and the floor are above the cost."""

@@ -30,7 +30,6 @@ from costmodel.metric import Metric
 
 ROUNDING: Final = 1e-6
 """Relative difference below which costs, shares and times are the same [1]: solvers keep their limits no better."""
-
 NO_DEARER: Final = 1.0 + 2.0 * ROUNDING
 """Factor on a cost below which those that are equal to it are found too."""
 

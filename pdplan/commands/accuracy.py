@@ -21,15 +21,14 @@ from pdplan.options import (
     Flags,
     alternative_option,
     catalog_option,
-    console_options,
     json_option,
-    pass_console,
     prices_option,
     replica_options,
     share_within,
     value_of,
     weight_dtype_option,
     whole,
+    with_console,
 )
 from reports.document import Document, Section, table_of
 from reports.numbers import count, duration, hourly, percent, rate, significant
@@ -72,8 +71,7 @@ REQUESTS = whole(bounds.MAX_NUM_SEQS)
     "--engine", default="vllm", show_default=True, metavar="NAME", help="vllm, sglang or trtllm: host time, memory."
 )  # fmt: skip
 @json_option
-@console_options
-@pass_console
+@with_console
 def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     """Examples:
 
@@ -299,8 +297,7 @@ def _page(value: dict[str, Any]) -> Document:
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write a catalog file with the fitted figures.")
 @json_option
 @click.option("--force", is_flag=True, help="Replace an existing file, and keep a fit that does not explain the data.")
-@console_options
-@pass_console
+@with_console
 def calibrate(
     console: Console, /, *, results: tuple[Path, ...], output: Path | None, as_json: bool, force: bool, **options: Any
 ) -> None:
@@ -421,8 +418,7 @@ FILES = ("closed_loop.csv", "r1_2026.csv", "engine_steps.csv")
 @click.option("--rows", "with_rows", is_flag=True, help="With --json: also every prediction with its interval.")
 @catalog_option
 @json_option
-@console_options
-@pass_console
+@with_console
 def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
     """Examples:
 

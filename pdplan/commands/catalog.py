@@ -14,16 +14,7 @@ from costmodel.words import plural
 from pdplan.console import Console
 from pdplan.exits import ExitCode
 from pdplan.files import check_files
-from pdplan.options import (
-    PATH,
-    Prices,
-    catalog_option,
-    console_options,
-    force_option,
-    json_option,
-    pass_console,
-    value_of,
-)
+from pdplan.options import PATH, Prices, catalog_option, force_option, json_option, value_of, with_console
 from reports.document import Column, Document, Facts, Section, said, table_of
 from reports.numbers import MISSING, count, duration, hourly, listed, money, percent, si, signed_percent, significant
 
@@ -50,8 +41,7 @@ ALL_PRICES = "all"
     "reserved, spot or tco: those quotes as prices. With a CSV file: your own quotes.",
 )
 @json_option
-@console_options
-@pass_console
+@with_console
 def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices: str | None, as_json: bool) -> None:
     """Examples:
 
@@ -225,8 +215,7 @@ def _link(link: dict[str, float]) -> str:
 @click.option("--check", is_flag=True, help="Count the parameters of NAME by transformers too (pdplan[transformers]).")
 @json_option
 @force_option
-@console_options
-@pass_console
+@with_console
 def models(
     console: Console,
     /,

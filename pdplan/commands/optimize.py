@@ -19,15 +19,14 @@ from pdplan.options import (
     Choice,
     collected,
     confidence_option,
-    console_options,
     json_option,
     pairs,
     parse_settings,
-    pass_console,
     prices_option,
     seconds,
     set_option,
     whole,
+    with_console,
 )
 from search_spaces.bounds import NO_TARGET, SEED, TARGET_NAMES, TARGET_SPELLINGS, Bounds
 
@@ -87,8 +86,7 @@ FRONT = Bounds(2, 10_000)
 @confidence_option
 @prices_option
 @set_option
-@console_options
-@pass_console
+@with_console
 def optimize(
     console: Console,
     /,
@@ -235,8 +233,7 @@ SEARCHES = ("none", "quick", "standard")
 @set_option
 @json_option
 @click.option("--force", is_flag=True, help="Replace a file in DIR that pdplan did not write.")
-@console_options
-@pass_console
+@with_console
 def evaluate(
     console: Console, /, *, file: Path, output: Path | None, as_json: bool, force: bool, effort: str, **options: Any
 ) -> int:
@@ -304,8 +301,7 @@ def _next_step(file: Path, fleet_file: Path | None, outcome: str) -> str:
 @prices_option
 @set_option
 @json_option
-@console_options
-@pass_console
+@with_console
 def explain(
     console: Console, /, *, file: Path, configs: tuple[str, ...], prices: str | None, as_json: bool, **options: Any
 ) -> int:

@@ -18,14 +18,13 @@ from pdplan.options import (
     PATH,
     Choice,
     alternative_option,
-    console_options,
     force_option,
     pairs,
-    pass_console,
     per_second,
     seconds,
     share_within,
     whole,
+    with_console,
 )
 from search_spaces.bounds import (
     CONCURRENCY,
@@ -298,8 +297,7 @@ def compare(console: Console, /, *, before: Path, after: Path | None, alternativ
 )
 @alternative_option
 @force_option
-@console_options
-@pass_console
+@with_console
 def deploy(
     console: Console, /, file: Path, *, alternative: int, output: Path | None, check: Path | None, **options: Any
 ) -> None:

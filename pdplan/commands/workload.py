@@ -17,14 +17,13 @@ from pdplan.options import (
     PATH,
     Choice,
     Flags,
-    console_options,
     force_option,
     json_option,
     pairs,
-    pass_console,
     per_second,
     value_of,
     whole,
+    with_console,
 )
 from reports.document import Document, Section, table_of
 from reports.numbers import MISSING, count, duration, percent, significant
@@ -76,8 +75,7 @@ LEVELS = ("p50", "p90", "p95", "p99", "p100")
 )
 @json_option
 @force_option
-@console_options
-@pass_console
+@with_console
 def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **options: Any) -> None:
     """Examples:
 
@@ -336,8 +334,7 @@ def _page(figures: dict[str, Any]) -> Document:
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="The same as FILE.")
 @click.option("--fleet", is_flag=True, help="Write a fleet file, of what runs today, for pdplan evaluate.")
 @force_option
-@console_options
-@pass_console
+@with_console
 def init(console: Console, file: Path | None, output: Path | None, fleet: bool, force: bool) -> None:
     """Examples:
 
@@ -367,8 +364,7 @@ def init(console: Console, file: Path | None, output: Path | None, fleet: bool, 
 
 
 @click.command(short_help="Print the JSON Schema of workload.yaml.")
-@console_options
-@pass_console
+@with_console
 def schema(console: Console) -> None:
     """Examples:
 

@@ -298,12 +298,29 @@ def value_words(value: object) -> str:
 
 
 def comparison_document(comparison: Comparison) -> Document:
-    """The answer of a comparison."""
+    """The answer of a comparison: the plans, then what differs."""
     before, after = comparison.names
-    differences = () if comparison.same else _differences(comparison)
     names = Section(sentences=said(f"Before: {before}. After: {after}.", comparison.note))
     about = ("Two plans compared", f"before, {before}; after, {after}")
-    return Document(headline=(headline(comparison),), sections=(names, *differences), about=about)
+    if comparison.same:
+        return Document(headline=(headline(comparison),), sections=(names,), about=about)
+    pool_note = f"{plural(comparison.unchanged_pools, 'pool')} unchanged." if comparison.unchanged_pools else ""
+    pools = [
+        (f"{SIGNS[item.kind]} {item.kind}", pool_words(item), f"{signed_money(item.difference)}/h")
+        for item in comparison.pools
+    ]
+    inputs = [(item.name, item.before or MISSING, item.after or MISSING) for item in comparison.inputs]
+    pool, *columns = (Column(name, shrink=True, lines=6) for name in ("pool", "input", "before", "after"))
+    figures = [("", figure) for figure in comparison.figures if figure.differs]
+    slos = [(item.name, figure) for item in comparison.classes for figure in item.figures if figure.differs]
+    classes = _figures(slos, dict(zip((item.name for item in comparison.classes), comparison.classes, strict=True)))
+    sections = (
+        Section("Fleet", table=table_of(("change", pool, "#cost"), pools), notes=said(pool_note)),
+        Section("Figures", table=without_empty(_figures(figures, {}))),
+        Section("SLOs", table=classes),
+        Section("Inputs", table=table_of(columns, inputs)),
+    )
+    return Document(headline=(headline(comparison),), sections=(names, *sections), about=about)
 
 
 def headline(comparison: Comparison) -> str:
@@ -320,25 +337,6 @@ def headline(comparison: Comparison) -> str:
         return f"Same cost: {hourly(after)}."
     share = f" ({signed_percent(after / before - 1)})" if before else ""
     return f"{signed_money(after - before)}/h{share}: {hourly(after)} instead of {hourly(before)}."
-
-
-def _differences(comparison: Comparison) -> tuple[Section, ...]:
-    pool_note = f"{plural(comparison.unchanged_pools, 'pool')} unchanged." if comparison.unchanged_pools else ""
-    pools = [
-        (f"{SIGNS[item.kind]} {item.kind}", pool_words(item), f"{signed_money(item.difference)}/h")
-        for item in comparison.pools
-    ]
-    inputs = [(item.name, item.before or MISSING, item.after or MISSING) for item in comparison.inputs]
-    pool, *columns = (Column(name, shrink=True, lines=6) for name in ("pool", "input", "before", "after"))
-    figures = [("", figure) for figure in comparison.figures if figure.differs]
-    slos = [(item.name, figure) for item in comparison.classes for figure in item.figures if figure.differs]
-    classes = _figures(slos, dict(zip((item.name for item in comparison.classes), comparison.classes, strict=True)))
-    return (
-        Section("Fleet", table=table_of(("change", pool, "#cost"), pools), notes=said(pool_note)),
-        Section("Figures", table=without_empty(_figures(figures, {}))),
-        Section("SLOs", table=classes),
-        Section("Inputs", table=table_of(columns, inputs)),
-    )
 
 
 def _figures(figures: Sequence[tuple[str, Figure]], classes: Mapping[str, SloChange]) -> Table:

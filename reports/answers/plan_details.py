@@ -17,7 +17,7 @@ from reports.asked import again_command, arrival_facts, arrivals, command_words,
 from reports.deploy.deployment import UndeployableError, default_options
 from reports.deploy.files import Deployable, deployable, planned_target, target_files
 from reports.deploy.measurement import setting_rows
-from reports.document import Chart, Detail, Facts, Section, Table, said, table_of, without_empty
+from reports.document import Chart, Detail, Section, Table, said, table_of, without_empty
 from reports.figures import is_routed_apart, routing_table
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
 from reports.rows import SETTINGS
@@ -170,9 +170,26 @@ def _setting(pool: Pool, name: str) -> str:
 
 def trust_sections(plan: Plan) -> tuple[Section, ...]:
     """How the plan was made, and what its figures rest on."""
-    assumptions = tuple(sentence(text) for text in plan.provenance.assumptions)
+    source = plan.provenance
+    versions = ", ".join(f"{clean(k, 30)} {clean(v, 30)}" for k, v in source.versions.items())
+    timings = ", ".join(f"{clean(k, 30)} {duration(v)}" for k, v in source.run.timings_s.items() if is_number(v))
+    size = source.model.get("parameters")
+    parameters = f"{count(size)} parameters" if isinstance(size, int) and size < LARGEST else ""
+    counts = {"engine settings": "settings", "fleets by formula": "fleets_evaluated"}
+    search_counts = [(label, n) for label, key in counts.items() if isinstance(n := source.search.get(key), int)]
+    if source.run.cpu_s:
+        timings += f"; {duration(sum(v for v in source.run.cpu_s.values() if is_number(v)))} of the processor in all"
+    making = (
+        ("created", clean(source.run.created, 40)),
+        ("versions", versions or MISSING),
+        ("objective", clean(plan.objective).replace("_", " ")),
+        ("time taken", timings or MISSING),
+        ("model", "; ".join(said(parameters, clean(str(source.model.get("source", "")), 120))) or MISSING),
+        ("searched", join_words([f"{count(number)} {label}" for label, number in search_counts]) or MISSING),
+    )
+    assumptions = tuple(map(sentence, source.assumptions))
     sections = (
-        Section("How this plan was made", facts=_provenance(plan)),
+        Section("How this plan was made", facts=making),
         Section("Assumptions in force", assumptions or ("None is stated.",)),
         Section(
             "Serving predicted against measured", table=accuracy_table(plan), notes=(MEDIANS,) * bool(plan.accuracy)
@@ -188,26 +205,6 @@ def trust_sections(plan: Plan) -> tuple[Section, ...]:
     text = text if len(text) <= INPUTS_LIMIT else f"{text[:INPUTS_LIMIT]}\n… the rest is in plan.json"
     inputs = Section("The inputs, with every default filled in", code=text, detail=Detail.FOLDED)
     return *(dataclasses.replace(item, detail=Detail.PAGE) for item in sections), inputs
-
-
-def _provenance(plan: Plan) -> Facts:
-    source = plan.provenance
-    versions = ", ".join(f"{clean(k, 30)} {clean(v, 30)}" for k, v in source.versions.items())
-    timings = ", ".join(f"{clean(k, 30)} {duration(v)}" for k, v in source.run.timings_s.items() if is_number(v))
-    size = source.model.get("parameters")
-    parameters = f"{count(size)} parameters" if isinstance(size, int) and size < LARGEST else ""
-    counts = {"engine settings": "settings", "fleets by formula": "fleets_evaluated"}
-    search_counts = [(label, n) for label, key in counts.items() if isinstance(n := source.search.get(key), int)]
-    if source.run.cpu_s:
-        timings += f"; {duration(sum(v for v in source.run.cpu_s.values() if is_number(v)))} of the processor in all"
-    return (
-        ("created", clean(source.run.created, 40)),
-        ("versions", versions or MISSING),
-        ("objective", clean(plan.objective).replace("_", " ")),
-        ("time taken", timings or MISSING),
-        ("model", "; ".join(said(parameters, clean(str(source.model.get("source", "")), 120))) or MISSING),
-        ("searched", join_words([f"{count(number)} {label}" for label, number in search_counts]) or MISSING),
-    )
 
 
 def origins_table(plan: Plan) -> Table:
