@@ -14,11 +14,11 @@ from optimizer.plans.plan import ClassResult, Plan, Pool
 from reports.asked import readable_inputs
 from reports.document import Column, Document, Section, Table, said, table_of, without_empty
 from reports.figures import goal_label, latencies
-from reports.numbers import MISSING, hourly, is_number, listed, money, percent, quantity, signed_percent, size
+from reports.numbers import MISSING, hourly, is_number, listed, money, quantity, signed_percent, size
 from reports.rows import ENGINE_SETTINGS
 from reports.text import clean
 from reports.verdict import gap_of_any_fleet
-from reports.words import basis_words, has_fleet, is_simulated_row, split_words
+from reports.words import basis_words, has_fleet, is_simulated_row, speed_words, split_words
 
 SCHEMA: Final = "pdplan.comparison/1"
 SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
@@ -176,12 +176,7 @@ def _notes(before: Plan, after: Plan, inputs: Sequence[Change]) -> tuple[str, ..
 
 def _speeds_note(before: Plan, after: Plan) -> str:
     """Say that the figures of two plans are for GPUs of different speeds."""
-    of_each = [
-        f"the {place} plan's as slow as the worst {percent((1.0 - plan.confidence) / 2.0)} of our predictions"
-        if plan.confidence
-        else f"the {place} plan's as fast as expected"
-        for place, plan in (("first", before), ("second", after))
-    ]
+    of_each = [f"the {place} plan's {speed_words(plan)}" for place, plan in (("first", before), ("second", after))]
     return f"Latencies, SLO shares and goodput are for GPUs of different speeds: {join_words(of_each)}."
 
 
