@@ -14,7 +14,7 @@ from optimizer.plans.plan import ClassResult, Plan, Status, is_below
 from optimizer.plans.records import OPTIMAL_GAP, CheaperFleets, ClassJudgement, JudgedFleet, Outcome, Range, Simulation
 from optimizer.verification.judge import Judgement
 from reports import words
-from reports.asked import day_rate, has_fleet, tightest_limits, violated
+from reports.asked import day_rate, has_fleet, tightest_limits
 from reports.document import said
 from search_spaces.engines import shipped_acceptance
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
@@ -111,13 +111,10 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
     """Say whether slow GPUs miss the SLO, and what a fleet costs that meets it; empty where nothing is known.
 
     label: whose risk it is; subject: what the fleet is called. By the plan's error bars, where it
-    states no safe fleet. A plan for slow GPUs says so.
+    states no safe fleet. A plan for slow or quick GPUs says so.
     """
-    if plan.confidence > 0.0:
-        worst = percent((1.0 - plan.confidence) / 2.0)
-        return (
-            f"Figures are for GPUs as slow as the worst {worst} of our predictions (confidence: {plan.confidence:g})."
-        )
+    if plan.confidence:
+        return f"Figures are for GPUs {words.speed_words(plan)} (confidence: {plan.confidence:g})."
     if plan.safe is not None:
         return f"{label}: {sentence(plan.safe.sentence).replace('this fleet', subject)}"
     classes = [item for item in plan.classes if item.error_bars is not None]

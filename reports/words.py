@@ -356,6 +356,14 @@ def tried_fleets(plan: Plan) -> list[JudgedFleet]:
     return [max(alike, key=merit) for alike in attempts.values()]
 
 
+def speed_words(plan: Plan) -> str:
+    """How fast the GPUs are that a plan's figures are for."""
+    end = f"{percent((1.0 - abs(plan.confidence)) / 2.0)} of our predictions"
+    if plan.confidence < 0.0:
+        return f"as fast as the best {end}"
+    return f"as slow as the worst {end}" if plan.confidence else "as fast as expected"
+
+
 def undecided(fleet: JudgedFleet, plan: Plan) -> bool:
     """Whether the simulation does not tell if a fleet holds; older plans do not say: then the shares are compared."""
     if fleet.outcome is not None:

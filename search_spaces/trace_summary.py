@@ -133,9 +133,8 @@ def arrival_stats(rows: Rows, where: str) -> ArrivalStats:
     time, gaps = rows.nanoseconds, np.diff(rows.nanoseconds)
     duration = float(time[-1] - time[0]) / NANOSECONDS
     slots = _slots(time, where)
-    seconds = gaps / NANOSECONDS
-    mean = float(seconds.mean()) if gaps.size else 0.0
-    gap_cv = float(seconds.std()) / mean if mean > 0.0 else None
+    mean = float(gaps.mean()) if gaps.size else 0.0
+    gap_cv = float(gaps.std()) / mean if mean > 0.0 else None
     tie_share = float(np.mean(gaps == 0)) if gaps.size else 0.0
     rate = gaps.size / duration if duration > 0 else None
     quantum = dispersion = None

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.errors import InputError
+from costmodel.errors import InfeasibleError, InputError
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.procurement.buying import (
@@ -322,6 +322,12 @@ slo: {ttft: 1s, tpot: 50ms}
 accelerators: [H100]
 search: quick
 """
+
+
+def test_a_forecast_beyond_the_limits_names_them() -> None:
+    limited = problem(constraints=Constraints(budget=4.0, max_gpus=1))
+    with pytest.raises(InfeasibleError, match=r"highest rate of the forecast, .* states \(budget, max_gpus\)$"):
+        buy(limited, terms(rate=200.0))
 
 
 def test_the_terms_stand_in_the_workload_file_and_options_replace_them(tmp_path: Path) -> None:

@@ -140,6 +140,9 @@ def test_how_sure_it_is_stands_on_the_first_screen() -> None:
     assert verdict.risk_sentence(having(lost, confidence=0.9)) == (
         "Figures are for GPUs as slow as the worst 5 % of our predictions (confidence: 0.9)."
     )
+    assert verdict.risk_sentence(having(lost, confidence=-0.5)) == (
+        "Figures are for GPUs as fast as the best 25 % of our predictions (confidence: -0.5)."
+    )
     assert verdict.risk_sentence(with_bars(0.99, 0.2)) == ""  # of the other class nothing is known
     alone = having(with_bars(0.99, 0.2), classes=with_bars(0.99, 0.2).classes[:1])
     assert verdict.risk_sentence(alone) == f"Risk: {slow}, this fleet still meets the SLO, by formula."

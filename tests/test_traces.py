@@ -83,6 +83,11 @@ def test_peak_rates_by_hand(write: Write) -> None:
     assert arrivals.peak_rate[3600] == pytest.approx((360 + 50) / 3600)
 
 
+def test_requests_at_even_intervals_have_no_burstiness(write: Write) -> None:
+    text = AZURE + "".join(f"2026-11-03 08:00:{tick // 10:02d}.{tick % 10}00,100,10\n" for tick in range(300))
+    assert read_trace(write(text)).arrivals.burstiness == 0.0
+
+
 # Lengths --------------------------------------------------------------------------------------------------------------
 
 

@@ -326,8 +326,9 @@ class Plan(Record):
     simulated: bool
     """Whether latencies, attainment (of classes and routes too) and goodput are those of `simulation`; if not, they
     are by the queueing formulas, as loads, headroom and error bars always are."""
-    confidence: Share = 0.0
-    """Every figure is for step times at the slow end of the interval of this probability; 0: expected times."""
+    confidence: Annotated[float, Field(ge=-1, le=1, allow_inf_nan=False)] = 0.0
+    """Every figure is for step times at the slow end of the interval of this probability; 0: expected times; negative:
+    at its quick end."""
     step_errors: list[StepError] = Field(default_factory=list)
     """How wrong predicted step times may be, by accelerator."""
     accuracy: list[AccuracyRecord] = Field(default_factory=list)

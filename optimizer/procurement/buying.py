@@ -155,6 +155,11 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
         levels = search_levels(problem, rates, prices, progress or silent, [miss.fleet for miss in misses])
         if not all(levels.options):
             fault = f"no fleet meets the SLOs at {float(rates_ahead.max()):.4g}/s, the highest rate of the forecast"
+            limits = [
+                name for name in ("budget", "power", "max_gpus") if getattr(problem.constraints, name) is not None
+            ]
+            limits += ["inventory"] * any(offer.inventory is not None for offer in problem.offers)
+            fault += f", within the limits that the workload file states ({', '.join(limits)})" if limits else ""
             for miss in misses[-1:]:
                 fault += f": a fleet of {miss.fleet.gpus} at {miss.fleet.rate:.4g}/s {miss.fault}"
             raise InfeasibleError(fault)

@@ -14,11 +14,11 @@ from optimizer.plans.plan import Plan, Pool
 from reports.asked import has_fleet, readable_inputs
 from reports.document import Column, Document, Section, Table, said, table_of, without_empty
 from reports.figures import goal_label, latencies
-from reports.numbers import MISSING, hourly, is_number, listed, money, percent, quantity, signed_percent, size
+from reports.numbers import MISSING, hourly, is_number, listed, money, quantity, signed_percent, size
 from reports.rows import ENGINE_SETTINGS
 from reports.text import clean
 from reports.verdict import gap_of_any_fleet
-from reports.words import basis_words, is_simulated_row, split_words
+from reports.words import basis_words, is_simulated_row, speed_words, split_words
 
 SCHEMA: Final = "pdplan.comparison/1"
 SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
@@ -166,13 +166,8 @@ def _notes(before: Plan, after: Plan, inputs: Sequence[Change]) -> tuple[str, ..
     question = f"The plans answer different questions: {join_words(subjects)} {verb}." if subjects else ""
     if not (has_fleet(before) and has_fleet(after)):
         return said(question)
-    slow = [
-        f"the {place} plan's as slow as the worst {percent((1.0 - plan.confidence) / 2.0)} of our predictions"
-        if plan.confidence
-        else f"the {place} plan's as fast as expected"
-        for place, plan in (("first", before), ("second", after))
-    ]
-    speeds = f"Latencies, SLO shares and goodput are for GPUs of different speeds: {join_words(slow)}."
+    of_each = [f"the {place} plan's {speed_words(plan)}" for place, plan in (("first", before), ("second", after))]
+    speeds = f"Latencies, SLO shares and goodput are for GPUs of different speeds: {join_words(of_each)}."
     place, plain = ("second", after) if before.simulated else ("first", before)
     figures = "goodput is" if is_simulated_row(plain) else "latencies, SLO shares and goodput are"
     basis = f"The {place} plan's {figures} by formula, not simulated."

@@ -165,8 +165,9 @@ def _class_rows(simulation: Simulated, number: int, metrics: Sequence[Metric]) -
 def _origins(simulation: Simulated) -> tuple[str, ...]:
     """What the rows that are not simulated stand for."""
     sure = simulation.plan.confidence
-    slow = f", with step times at the upper end of their {percent(sure)} interval" if sure > 0 else ""
-    plan_sentence = f"planned: what the plan states for {rate(served_rate(simulation.plan))}{slow}."
+    end = "upper" if sure > 0 else "lower"
+    speed = f", with step times at the {end} end of their {percent(abs(sure))} interval" if sure else ""
+    plan_sentence = f"planned: what the plan states for {rate(served_rate(simulation.plan))}{speed}."
     return said(
         "" if simulation.analytic is None else "by formula: queueing formulas at this rate.",
         "" if simulation.plan.status is Status.STATED else plan_sentence,
