@@ -14,7 +14,7 @@ from optimizer.plans.plan import ClassResult, Plan, Status, is_below
 from optimizer.plans.records import OPTIMAL_GAP, CheaperFleets, ClassJudgement, JudgedFleet, Outcome, Range, Simulation
 from optimizer.verification.judge import Judgement
 from reports import words
-from reports.asked import day_rate, has_fleet, tightest_limits
+from reports.asked import day_rate, has_fleet, tightest_limits, violated
 from reports.document import said
 from search_spaces.engines import shipped_acceptance
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
