@@ -514,7 +514,7 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
             "command": words,
         }
 
-    hosts = hosts_of(engines)
+    hosts, is_routed = hosts_of(engines), host in router_hosts(engines)
     return objects(
         "plain/compose.yaml",
         fleet=deployment,
@@ -522,8 +522,10 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
         fact=fact,
         weights=deployment.weights.replace("$", "$$"),
         rdma=deployment.leaves_nodes and len(hosts) > 1,
-        routed=host in router_hosts(engines),
-        router=[] if deployment.parted else [unquoted(word) for word in router_words(deployment, engines)],
+        routed=is_routed,
+        router=[unquoted(word) for word in router_words(deployment, engines)]
+        if is_routed and not deployment.parted
+        else [],
         addresses={str(peer.variable): str(peer.address) for peer in hosts},
     )
 
