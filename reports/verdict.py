@@ -364,7 +364,7 @@ def proof_sentence(plan: Plan) -> str:
         return f"Cheapest fleet possible: n{any_shape}"
     sentences = [f"N{any_shape}"] if plan.floor_usd_per_hour is not None else []
     if plan.cheaper_fleets is not None:
-        return " ".join([f"Cheapest fleet found: {_cheaper_words(plan, plan.cheaper_fleets)}.", *sentences])
+        return " ".join([f"Cheapest fleet found: {_cheaper_words(plan, plan.cheaper_fleets, at_prices)}.", *sentences])
     if is_number(plan.gap) and bound is not None and bound != plan.floor_usd_per_hour:
         few_pools = (
             f"Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper{at_prices}."
@@ -376,22 +376,20 @@ def proof_sentence(plan: Plan) -> str:
     return " ".join(sentences) or "No lower bound on the price is known."
 
 
-def _cheaper_words(plan: Plan, cheaper: CheaperFleets) -> str:
-    """How many cheaper fleets of one or two pools there are, and what refuted them."""
-    floor, by_formula = plan.floor_usd_per_hour, cheaper.count - cheaper.simulated
-    prices = "below this price" if floor is None else f"between {hourly(floor)} and this price"
-    fleets = f"{cheaper.count:,} fleets of one or two pools {prices}"
+def _cheaper_words(plan: Plan, cheaper: CheaperFleets, at_prices: str) -> str:
+    """How many cheaper fleets of one pool or a pair there are, and why none of them is taken."""
+    kinds = f"{at_prices} (one pool, or one for prefill and one for decode)"
+    by_formula, simulated = cheaper.count - cheaper.simulated, cheaper.simulated
+    misses = f"{'misses' if by_formula == 1 else 'miss'} {words.slo_name(plan)} by formula"
+    unconfirmed = f"{'was' if simulated == 1 else 'were'} not confirmed in simulation"
     if not cheaper.count:
-        return f"there is no fleet of one or two pools {prices}"
-    if cheaper.count == 1:
-        why = "failed in simulation" if cheaper.simulated else f"misses {words.slo_name(plan)} by formula"
-        return f"the only fleet of one or two pools {prices} {why}"
-    if not cheaper.simulated:
-        return f"all {fleets} miss {words.slo_name(plan)} by formula"
-    if not by_formula:
-        return f"all {fleets} failed in simulation"
-    misses = f"{by_formula:,} {'misses' if by_formula == 1 else 'miss'} {words.slo_name(plan)} by formula"
-    return f"of the {fleets}, {misses}, and simulation confirmed none of the other {cheaper.simulated:,}"
+        return f"no fleet of one pool, or of a prefill and a decode pool, is cheaper{at_prices}"
+    if by_formula and simulated:
+        return f"of {cheaper.count:,} cheaper ones{kinds}, {by_formula:,} {misses} and {simulated:,} {unconfirmed}"
+    fleets = {1: "the only cheaper one", 2: "both cheaper ones"}.get(
+        cheaper.count, f"all {cheaper.count:,} cheaper ones"
+    )
+    return f"{fleets}{kinds} {misses if by_formula else unconfirmed}"
 
 
 def _floor_dtypes(plan: Plan) -> str:

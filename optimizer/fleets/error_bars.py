@@ -53,7 +53,7 @@ ROUTER = {
 }
 """What is assumed of the router of a pool."""
 EVEN_RANKS = (
-    "Prefill replicas give each prompt to the data rank with least tokens, as the deployment files ask "
+    "Prefill replicas give each prompt to the data rank with the fewest tokens, as the deployment files ask "
     "(--load-balance-method total_tokens). By default they deal prompts at random, and prompts wait longer."
 )
 OTHER_ROUTERS = "Routers that tell several pools of a role apart are least-requests ones; such fleets are simulated so."

@@ -342,7 +342,10 @@ class Plan(Record):
     floor_usd_per_hour: float | None = None
     """No fleet whatever that the formulas accept costs less; where the cost is below it, they were too careful."""
     cheaper_fleets: CheaperFleets | None = None
-    """How many fleets of one or two pools cost less, none of which meets the SLOs; null where not all were tried."""
+    """How many fleets of one pool, or of a prefill and a decode pool, cost less, none of which meets the SLOs.
+
+    Null where not all were tried, or where they are too many to count.
+    """
     certified_gap: float | None = None
     """What any fleet could save at most, by the formulas, as a share of the cost: 1 - floor / cost."""
     demand_rps: Annotated[Amount, Field(gt=0)]
@@ -579,8 +582,9 @@ def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
         if schema == PLAN_1:  # settings that it does not state are null
             fleets = {key: _with_pools(text, record[key], (key,)) for key in _PLACES if key in record}
             record = {**record, **fleets, "schema": PLAN_SCHEMA}
-        with suppress(AttributeError, KeyError, TypeError):  # what is no object or list there is refused below
-            _rename(record)
+        for rename in (_rename_inputs, _rename_times, _rename_confirmations):
+            with suppress(AttributeError, KeyError, TypeError):  # what is no object or list there is refused below
+                rename(record)
         return Plan.model_validate(record)
     except ValidationError as error:
         fault = faults_of(error)[0]
@@ -589,26 +593,34 @@ def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
         raise text.error("it is nested too deeply") from error
 
 
-def _rename(record: dict[str, Any]) -> None:
-    """Name targets, routers, confirmations and end-to-end times as today: older plans have names of their own."""
-    inputs, simulation = record.get("provenance", {}).get("inputs", {}), record.get("simulation") or {}
+def _rename_inputs(record: dict[str, Any]) -> None:
+    """Name targets and routers as today: older plans have names of their own."""
+    inputs = record["provenance"]["inputs"]
     for place, key, spellings in (
         (inputs, "target", TARGET_SPELLINGS),
-        (inputs.get("constraints", {}), "balancing", ROUTER_SPELLINGS),
+        (inputs.get("constraints") or {}, "balancing", ROUTER_SPELLINGS),
     ):
-        if place.get(key) is not None:
+        if isinstance(place.get(key), str):
             place[key] = spellings.get(place[key], place[key])
-    for row in record.get("alternatives", ()):
-        if "confirmed" in row:
-            row["confirmation"] = int(row.pop("confirmed") is True)
+
+
+def _rename_times(record: dict[str, Any]) -> None:
+    """Put the end-to-end time of classes among their metrics: older plans have fields of its own for it."""
     times: dict[str, Any] = {}
-    for row in simulation.get("classes", ()):
+    for row in (record.get("simulation") or {}).get("classes", ()):
         if (quantiles := row.pop("e2e_s", None)) is not None:
             times[row["name"]] = row.setdefault("metrics", {})["e2e"] = quantiles
     for row in record.get("classes", ()):
         if (limit := row.pop("e2e_limit_s", None)) is not None:
             quantiles = times.get(row["name"], dict.fromkeys(("p50", "p90", "p95", "p99")))
             row.setdefault("metrics", {})["e2e"] = {"limit_s": limit, "quantiles_s": quantiles}
+
+
+def _rename_confirmations(record: dict[str, Any]) -> None:
+    """Number the confirmation that an alternative passed: older plans say whether it passed one."""
+    for row in record.get("alternatives", ()):
+        if "confirmed" in row:
+            row["confirmation"] = int(row.pop("confirmed") is True)
 
 
 def _with_pools(text: JsonText, value: Any, path: Keys) -> Any:

@@ -220,6 +220,8 @@ class ErrorBars(Record):
     """Of every other metric that the class limits; left out of the file where there are none."""
     attainment: Range
 
+    _serializer = without_empty("metrics")
+
     @property
     def ranges(self) -> dict[Metric, Range]:
         """Every metric that is known at both ends [s]."""

@@ -226,17 +226,17 @@ def _confirmed_plan(  # noqa: PLR0917
     effort.report("simulating alternatives")
     rivals = list(judged_rivals(result, bench, winner, effort))
     best = with_cheaper_rival(bench, best, rivals, effort.runs)
-    tried = False
+    is_complete = False
     if result.instance.problem.objective.goal is Goal.MIN_COST:
-        best, tried = with_untried(result, bench, best, effort.runs)
+        best, is_complete = with_untried(result, bench, best, effort.runs)
         best = with_one_replica_less(bench, best)
     winner = best.winner or winner
-    proof = proof_of(result, winner, bench.volume, tried=tried)
+    proof = proof_of(result, winner, bench.volume, is_complete=is_complete)
     rows = comparison_rows(result.instance, winner.fleet, proof, rivals, volume=bench.volume, verdict=winner)
     plan = build_plan(result.instance, winner.fleet, proof, origin, bench.volume, rows)
     effort.report("simulating other rates")
     plan = as_simulated(bench, plan, winner, best)
-    cheaper = cheaper_fleets(result.space, proof, winner.cost, bench) if tried else None
+    cheaper = cheaper_fleets(result.space, proof, winner.cost, bench) if is_complete else None
     plan = plan.model_copy(update={"cheaper_fleets": cheaper})
     return _with_extras(plan, bench.instance, winner.fleet, fleet_cost(result.instance, result.fleet), effort)
 
@@ -273,8 +273,10 @@ def _formula_plan(origin: Provenance, result: FormulaResult, fleet: Fleet) -> Pl
     rivals = [rival for rival in result.rivals[1:] if rival.cost(instance) >= cost * (1.0 - ROUNDING)]
     rows = comparison_rows(instance, fleet, proof, rivals, volume=result.volume)
     plan = build_plan(instance, fleet, proof, origin, result.volume, rows)
-    tried = proof.few_pools is not None and cost <= proof.few_pools * (1.0 + ROUNDING)
-    return plan.model_copy(update={"cheaper_fleets": cheaper_fleets(result.space, proof, cost) if tried else None})
+    is_complete = proof.few_pools is not None and cost <= proof.few_pools * (1.0 + ROUNDING)
+    return plan.model_copy(
+        update={"cheaper_fleets": cheaper_fleets(result.space, proof, cost) if is_complete else None}
+    )
 
 
 def _without_fleet(origin: Provenance, effort: Effort, result: FormulaResult, miss: Miss) -> Plan:

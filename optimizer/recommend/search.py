@@ -546,12 +546,12 @@ def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort:
 
 
 def with_untried(result: FormulaResult, bench: Bench, best: SearchResult, runs: int) -> tuple[SearchResult, bool]:
-    """The result once no fleet of one or two pools that is cheaper and holds by formula is untried; whether none is.
+    """The result once no cheaper fleet of one pool or a pair that holds by formula is untried; whether none is.
 
     They come in the order of their cost, but for those that simulation refuted and what has no more of the same
     engines; runs: that confirm one at least.
     """
-    space, others = result.space, list(best.others)
+    space, others = replace(result.space, late=bench.late, cut=set()), list(best.others)
     for number in range(CANDIDATES):
         if best.winner is None or result.proof.few_pools is None or bench.late():
             break
@@ -585,16 +585,16 @@ def cheaper_fleets(space: FleetSearch, proof: Proof, cost: float, bench: Bench |
     return CheaperFleets(count=count, simulated=len(bought))
 
 
-def proof_of(result: FormulaResult, winner: Verdict, volume: float, *, tried: bool = False) -> Proof:
+def proof_of(result: FormulaResult, winner: Verdict, volume: float, *, is_complete: bool = False) -> Proof:
     """What the search proved of the winner; where it serves more than any fleet could by formula, nothing.
 
-    tried: whether simulation refuted all cheaper fleets of one or two pools that hold by formula.
+    is_complete: whether simulation refuted all cheaper fleets of one pool or a pair that hold by formula.
     """
     proof, goal = result.proof, result.instance.problem.objective.goal
     by_formula_cost = fleet_cost(result.instance, result.fleet)
     if goal is Goal.MIN_COST:
-        known = proof.few_pools
-        few_pools = winner.cost if tried and bound_for(known, winner.cost) else bound_for(known, by_formula_cost)
+        is_bound = is_complete and bound_for(proof.few_pools, winner.cost) is not None
+        few_pools = winner.cost if is_bound else bound_for(proof.few_pools, by_formula_cost)
         return proof_of_judged(few_pools, proof.floor, winner.cost)
     share = volume / result.volume
     if goal is Goal.MAX_GOODPUT_PER_DOLLAR:
