@@ -102,5 +102,6 @@ def test_half_of_a_time_limit_that_is_up_does_not_end_the_search_for_untried_fle
     ],
 )
 def test_what_is_said_of_cheaper_fleets(count: int, simulated_count: int, sentence: str) -> None:
-    plan = plan_of(given()).model_copy(update={"cheaper_fleets": CheaperFleets(count=count, simulated=simulated_count)})
+    cheaper = CheaperFleets(count=count, simulated=simulated_count)
+    plan = plan_of(given()).model_copy(update={"cheaper_fleets": cheaper, "floor_usd_per_hour": 1.0})
     assert proof_sentence(plan).startswith(f"Cheapest fleet found: {sentence}")
