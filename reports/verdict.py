@@ -72,7 +72,8 @@ def disaggregation_sentence(plan: Plan) -> str:
     if money(own) == money(row.cost_usd_per_hour):
         return f"The cheapest {name} fleet found{basis} costs the same."
     if is_colocated:
-        more = f"{hourly(difference)} more ({signed_percent(difference / own)})"
+        share = difference / own
+        more = f"{hourly(difference)} more ({signed_percent(share, 0 if share >= WHOLE else 1)})"
         return f"Disaggregation does not pay: the cheapest disaggregated fleet found{basis} costs {more}."
     saving = f"{hourly(difference)} ({percent(difference / row.cost_usd_per_hour)})"
     return f"Disaggregation saves {saving} against the cheapest colocated fleet found{basis}."
@@ -384,14 +385,15 @@ def _cheaper_words(plan: Plan, cheaper: CheaperFleets) -> str:
     if not cheaper.count:
         return f"there is no fleet of one or two pools {prices}"
     if cheaper.count == 1:
-        why = "failed in simulation" if cheaper.simulated else f"misses {words.slo_name(plan)} by formula"
+        why = "was not confirmed in simulation" if cheaper.simulated else f"misses {words.slo_name(plan)} by formula"
         return f"the only fleet of one or two pools {prices} {why}"
     if not cheaper.simulated:
         return f"all {fleets} miss {words.slo_name(plan)} by formula"
     if not by_formula:
-        return f"all {fleets} failed in simulation"
+        return f"none of the {fleets} was confirmed in simulation"
     misses = f"{by_formula:,} {'misses' if by_formula == 1 else 'miss'} {words.slo_name(plan)} by formula"
-    return f"of the {fleets}, {misses}, and simulation confirmed none of the other {cheaper.simulated:,}"
+    were = "was" if cheaper.simulated == 1 else "were"
+    return f"of the {fleets}, {misses}, and the other {cheaper.simulated:,} {were} not confirmed in simulation"
 
 
 def _floor_dtypes(plan: Plan) -> str:
