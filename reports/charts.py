@@ -372,11 +372,15 @@ def _panel_marks(panel: Panel, top: float) -> list[Mark]:
 def _point_names(all_series: Sequence[Series], frame: Plot) -> list[Mark]:
     """The names of points, each beside its own and away from the others."""
     places = [frame.at(point) for series in all_series if series.symbol for point in series.points]
+    lines = [tuple(map(frame.at, series.points)) for series in all_series if series.line == "drop"]
     labels: list[Text] = []
     for series in all_series:
         for point, name in zip(series.points, series.names, strict=False):
+            if not name:
+                continue
             own = frame.at(point)
             boxes = [label.box for label in labels]
+            boxes += [Box(x - 1.0, min(y, top), x + 1.0, max(y, top)) for (x, y), (_, top) in lines]
             for x, y in places:
                 room = POINT if (x, y) == own else BESIDE_POINT
                 boxes.append(Box(x - room, y - POINT, x + room, y + POINT))

@@ -72,7 +72,8 @@ def disaggregation_sentence(plan: Plan) -> str:
     if money(own) == money(row.cost_usd_per_hour):
         return f"The cheapest {name} fleet found{basis} costs the same."
     if is_colocated:
-        more = f"{hourly(difference)} more ({signed_percent(difference / own)})"
+        share = difference / own
+        more = f"{hourly(difference)} more ({signed_percent(share, 0 if share >= WHOLE else 1)})"
         return f"Disaggregation does not pay: the cheapest disaggregated fleet found{basis} costs {more}."
     saving = f"{hourly(difference)} ({percent(difference / row.cost_usd_per_hour)})"
     return f"Disaggregation saves {saving} against the cheapest colocated fleet found{basis}."

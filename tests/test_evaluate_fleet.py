@@ -79,7 +79,10 @@ def test_one_that_is_too_large_says_by_how_much(short_runs: None, tmp_path: Path
     said = " ".join(terminal_view(evaluation_document(evaluation)).split())
     assert "at 6 req/s of " in said
     assert "It costs $11.97/h ($8,738/month): $4.07 per million output tokens at " in said
-    assert "with 2 fewer replicas in colocated-1 the fleet still meets the SLO, for $3.99/h (-66.7 %)." in said
+    assert (
+        "with 2 fewer replicas in colocated-1 the fleet still meets the SLO, for $3.99/h in all (-$7.98/h, -66.7 %)."
+        in said
+    )
     risk = "If these GPUs are as slow as the worst 5 % of our predictions, this fleet still meets the SLO, by formula."
     assert f" Risk: {risk} " in said
     assert "Cheapest fleet found by formula: 1 colocated replica of 1 H100 GPU for $3.99/h, $7.98/h less" in said

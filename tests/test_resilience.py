@@ -158,8 +158,8 @@ def test_the_loss_of_what_the_load_needs_breaks_the_slo() -> None:
         "shares may differ: there spare replicas are idle" in told
     )
     assert told.startswith(
-        "Some requests cannot be served after the loss of 1 node of H100, its only one (3 × colocated-1). The fleet "
-        "meets every SLO after the loss of 1 replica of colocated-1."
+        "1 of the 2 losses below breaks an SLO. No request can be served after the loss of 1 node of H100, its "
+        "only one (3 × colocated-1). The fleet meets every SLO after the loss of 1 replica of colocated-1."
     )
 
 

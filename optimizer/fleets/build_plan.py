@@ -450,7 +450,8 @@ def pool_binding(pool: FleetPool, headroom: PoolHeadroom, prompt_time: float = 0
     shared = f" (prompts that wait are batched, so its prompt time of {percentage(prompt_time, 1)} grows by less)"
     why = f"{MEANING[headroom.resource]}{shared if 1.0 < prompt_time * headroom.load < float('inf') else ''}"
     if headroom.load >= 1.0:
-        room = f"can take {percentage(headroom.load - 1.0)} more load by formula: beyond that,"
+        room = percentage(headroom.load - 1.0, 1 if headroom.load < 1.01 else 0)
+        room = f"can take {room} more load by formula: beyond that,"
     elif headroom.load > 0.0:
         room = f"gets {percentage(share - 1.0)} more load than it can take by formula:"
     else:

@@ -44,7 +44,8 @@ class Loss:
     """What is lost at once; what: "replica" or "node"; number: of them; of: the pool or the accelerator.
 
     lost, left: engines by pool; everything: whether no other replica, or node of that type, is there.
-    price: of what is left [$/h]; judgement: of it; None where some requests have no engine any more.
+    price: of what is left [$/h]; judgement: of it; None where some requests have no engine any more, serves_none:
+    where none has.
     spare: price of what has to be added so that any such loss of the same pool or type leaves what is needed [$/h].
     """
 
@@ -57,6 +58,7 @@ class Loss:
     price: float
     judgement: Judgement | None
     spare: float
+    serves_none: bool = False
 
     @property
     def outcome(self) -> Outcome:
@@ -119,7 +121,9 @@ def resilience(
     losses = []
     for number, case in enumerate(cases):
         (progress or silent)(f"{case.of} without {plural(case.number, case.what)}", number / len(cases))
-        losses.append(replace(case, judgement=judged(tuple(case.left.values()))))
+        roles = {pool.role for pool, left in zip(fleet.pools, case.left.values(), strict=True) if left}
+        serves_none = Role.COLOCATED not in roles and not {Role.PREFILL, Role.DECODE} <= roles
+        losses.append(replace(case, judgement=judged(tuple(case.left.values())), serves_none=serves_none))
     return Resilience(tuple(pool.name for pool in fleet.pools), whole, fleet_cost(instance, fleet), tuple(losses))
 
 

@@ -325,7 +325,7 @@ def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> 
     pools = [row for row in rows if row.constraint in POOL_LIMITS]
     fullest = max((row.used for row in pools), default=0.0)
 
-    more = percentage(load_factor - 1.0)
+    more = percentage(load_factor - 1.0, 1 if load_factor < 1.01 else 0)
 
     def simulated_row(row: Binding) -> Binding:
         if row not in pools or (row.used * load_factor <= 1.0 and not (row.used == fullest and row.used * fails < 1.0)):

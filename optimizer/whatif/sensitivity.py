@@ -368,7 +368,8 @@ class ChunkRow:
     classes: attainment [1] and quantiles [s] of each SLO class; outcome: whether they meet, miss or are undecided;
     simulated: whether both come from a simulation, else by formula; goodput_rps: the highest rate within the SLOs by
     formula; replicas_needed, cost_needed_usd_per_hour: of the first pool that takes prompts, and of the whole fleet,
-    where as many of them are bought as meet the SLO by formula; None where MOST_TIMES as many do not.
+    where as many of them are bought as meet the SLO by formula; None where MOST_TIMES as many do not; overloaded:
+    whether the fleet falls behind its arrivals, so that its quantiles grow for as long as they last.
     """
 
     chunk_tokens: int
@@ -378,6 +379,7 @@ class ChunkRow:
     goodput_rps: float
     replicas_needed: int | None
     cost_needed_usd_per_hour: float | None
+    overloaded: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,14 +442,16 @@ def _chunk_row(size: int, case: Case, *, simulated: bool) -> ChunkRow:
     if simulated:
         judgement = make_bench(instance).verdict(fleet).judgement
         classes, outcome = list[ClassLatencies](judgement.classes), judgement.outcome
+        overloaded = judgement.overloaded
     else:
         evaluation = evaluate(instance, fleet)
         classes, outcome = evaluation.classes, Outcome.MEETS if evaluation.holds else Outcome.MISSES
+        overloaded = not evaluation.stable
     goodput = break_of(case)[0] * instance.problem.workload.request_rate
     enough = _fewest_replicas(instance, fleet, first)
     replicas = None if enough is None else enough.pools[first].replicas
     cost = None if enough is None else fleet_cost(instance, enough)
-    return ChunkRow(size, outcome, simulated, classes, goodput, replicas, cost)
+    return ChunkRow(size, outcome, simulated, classes, goodput, replicas, cost, overloaded)
 
 
 def _fewest_replicas(instance: Instance, fleet: Fleet, index: int) -> Fleet | None:

@@ -338,7 +338,10 @@ def chunk_document(curve: ChunkCurve) -> Document:
     cells = [
         (
             f"{count(row.chunk_tokens)}{' (own)' if row.chunk_tokens == curve.own else ''}",
-            *(duration(getattr(row.classes[k].quantiles[metric], label)) for metric in metrics),
+            *(
+                "overloaded" if row.overloaded else duration(getattr(row.classes[k].quantiles[metric], label))
+                for metric in metrics
+            ),
             marked(row.outcome, row.classes[k].attainment),
             rate(row.goodput_rps),
             MISSING if row.replicas_needed is None else str(row.replicas_needed),

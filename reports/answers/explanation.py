@@ -163,8 +163,8 @@ def why_words(standing: Standing) -> str:
     if cost is None or best is None or binding is None:
         return _why_none(standing.search, standing.config, standing.role)
     full = (
-        f"on average its pool keeps {percentage(standing.used or 0.0)} of its {constraint_words(binding)} busy, "
-        "which is not its load within the SLO"
+        f"its pool keeps {percentage(standing.used or 0.0)} of its {constraint_words(binding)} busy on "
+        "average; its load in a plan is the share of what it can take within the SLO, not of all of that"
     )
     if cost <= best * (1.0 + ROUNDING):
         return f"no other engine of this role makes a cheaper fleet; {full}"

@@ -24,6 +24,7 @@ from reports.asked import asked
 from reports.deploy.deployment import PlannedWorkload
 from reports.deploy.describe import demand_of, told_apart
 from reports.document import Document, Section, table_of
+from reports.figures import QUANTILES, goal_label
 from reports.numbers import duration, percent, rate, signed_percent
 from reports.text import clean
 from search_spaces.benchmark_results import read_results
@@ -35,7 +36,6 @@ from search_spaces.measurements import MeasuredRun
 from search_spaces.problem import Slo
 from search_spaces.prometheus import EngineSeries, Histogram, Scrape, needed_series, read_scrape
 
-QUANTILES: Final = ("p50", "p90", "p99")
 OTHER_WORKLOAD: Final = 0.1
 """Difference of mean lengths [1] beyond which a run replayed another workload: chance and tokenizers explain less."""
 OTHER_RATE: Final = 0.1
@@ -180,6 +180,7 @@ def _run(latencies: tuple[Quantiles, Quantiles], demand: PlannedWorkload, slo: S
         (f"{metric} {name}", getattr(prediction, name), getattr(by_run, name))
         for metric, prediction, by_run in metrics
         for name in QUANTILES
+        if name != "p95" or (goal_label(slo.attainment) == "p95" and by_run.p95 is not None)
     )
     return {
         "where": run.where,

@@ -26,6 +26,8 @@ MOST_LINES: Final = 12
 MOST_NAMED: Final = 2
 """Losses of the same result that the headline names."""
 UNDECIDED: Final = "Undecided: the goal lies within the 95 % interval of the share, as it does near saturation."
+UNSERVED: Final = {True: "No request can be served", False: "Some requests cannot be served"}
+"""What is said of a loss after which no request, or not every request, has a replica: by the former."""
 RESULTS: Final = {
     Outcome.MISSES: "The fleet misses an SLO",
     Outcome.MEETS: "The fleet meets every SLO",
@@ -112,13 +114,18 @@ def resilience_verdict(resilience: Resilience) -> str:
         result = RESULTS[whole.outcome]
         shares = attainment_words(whole, resilience.pools)
         return f"Even without a loss {result[0].lower()}{result[1:]}: {shares}."
-    groups: dict[str, list[Loss]] = {
-        "Some requests cannot be served": [],
-        **{result: [] for result in RESULTS.values()},
-    }
+    groups: dict[str, list[Loss]] = {result: [] for result in (*UNSERVED.values(), *RESULTS.values())}
     for loss in resilience.losses:
-        groups["Some requests cannot be served" if loss.judgement is None else RESULTS[loss.outcome]].append(loss)
+        groups[UNSERVED[loss.serves_none] if loss.judgement is None else RESULTS[loss.outcome]].append(loss)
+    broken, number = sum(loss.outcome is Outcome.MISSES for loss in resilience.losses), len(resilience.losses)
     sentences = []
+    if broken > len(groups[RESULTS[Outcome.MISSES]]):  # else that group says how many
+        which = (
+            f"Each of the {number} losses below" if broken == number > 1 else f"{broken} of the {number} losses below"
+        )
+        sentences.append(f"{which} breaks an SLO." if broken in {1, number} else f"{which} break an SLO.")
+        if len(groups[RESULTS[Outcome.MISSES]]) > MOST_NAMED:
+            del groups[RESULTS[Outcome.MISSES]]
     for result, losses in groups.items():
         which = f"the loss of {'; or of '.join(loss_name(loss) for loss in losses)}"
         if len(losses) > MOST_NAMED:
@@ -131,15 +138,16 @@ def losses_table(resilience: Resilience) -> Table:
     """The fleet without a loss, and after every one."""
     goals = [case.attainment_goal for case in resilience.whole.classes]
     met = f"SLO met ({percent(goals[0])} asked)" if len(goals) == 1 else "SLO met"
-    rows = [("none", "all", hourly(resilience.cost), _share_cell(resilience.whole, resilience.pools), MISSING)]
+    rows = [("none", "all", _share_cell(resilience.whole, resilience.pools), MISSING)]
     for loss in resilience.losses:
-        shares = "✗ some cannot be served" if any(loss.left.values()) else "✗ no replica left"
+        shares = "✗ none is served" if loss.serves_none else "✗ some cannot be served"
+        shares = shares if any(loss.left.values()) else "✗ no replica left"
         if loss.judgement is not None:
             shares = _share_cell(loss.judgement, pools_left(loss))
         name = loss_name(loss, short=True)
-        rows.append((name, _replicas(loss.left), hourly(loss.price), shares, hourly(loss.spare)))
+        rows.append((name, _replicas(loss.left), shares, hourly(loss.spare)))
     words = {head: Column(head, shrink=True, lines=MOST_LINES) for head in ("loss", "left", met)}
-    return table_of((words["loss"], words["left"], "#costs", words[met], "#spares"), rows)
+    return table_of((words["loss"], words["left"], words[met], "#spares"), rows)
 
 
 def _share_cell(judgement: Judgement, pools: Sequence[str]) -> str:
@@ -253,10 +261,8 @@ def autoscale_verdict(problem: Problem, day: Day) -> str:
         )
     how, hours = "when simulated" if day.simulated_requests else "by formula", "Every other" if doubt else "Every"
     share = percent(day.saved_usd_per_day / day.fixed_usd_per_day)
-    return (
-        f"{cost}: {money(day.saved_usd_per_day)} saved ({share}).{doubt} {hours} hour meets its SLO {how} "
-        f"({lowest(problem, day)})."
-    )
+    saved = round(day.fixed_usd_per_day, 2) - round(day.ahead_usd_per_day, 2)  # of the prices as they are shown
+    return f"{cost}: {money(saved)} saved ({share}).{doubt} {hours} hour meets its SLO {how} ({lowest(problem, day)})."
 
 
 def unsure(problem: Problem, day: Day) -> str:

@@ -477,8 +477,9 @@ def _change_words(provisioning: Provisioning, plan: Plan) -> str:
         f"{_replica_words(more, 'more')} {'is' if provisioning.missing == 1 else 'are'} needed" if more else "",
         (enough if more else still) if less else "",
     )
-    change = (provisioning.cost_usd_per_hour or 0.0) / (plan.cost_usd_per_hour or 1.0) - 1.0
-    return f"{join_words(changes)}, for {hourly(provisioning.cost_usd_per_hour)} ({signed_percent(change)})"
+    cost, own = provisioning.cost_usd_per_hour or 0.0, plan.cost_usd_per_hour or 1.0
+    more_usd = f"{'-' if cost < own else '+'}{hourly(abs(cost - own))}, {signed_percent(cost / own - 1.0)}"
+    return f"{join_words(changes)}, for {hourly(cost)} in all ({more_usd})"
 
 
 def _replica_words(changes: Mapping[str, int], word: str) -> str:

@@ -230,20 +230,20 @@ def rates_chart(plan: Plan, points: Sequence[TailPoint], goodput: float | None, 
 def _length_chart(plan: Plan, item: ClassResult) -> Chart | None:
     """Draw the share of each cell of lengths that meets the SLO; those below the goal stand out."""
     routes = [route for route in plan.routing if route.slo_class == item.name and route.share > 0]
-    if not routes:
+    if len({(route.isl, route.osl) for route in routes}) < 2:
         return None
     name, goal = clean(item.name, 30), item.attainment_goal
     met, shares = [route.attainment * route.share for route in routes], [route.share for route in routes]
     figure = figures.length_map([route.isl for route in routes], [route.osl for route in routes], met, shares)
     rows = [(significant(r.isl), significant(r.osl), percent(r.share), percent(r.attainment)) for r in routes]
-    below, number = sum(route.attainment < goal for route in routes), plural(len(routes), "length")
+    below, number = sum(share < goal for share in figure.shares.values()), plural(len(figure.shares), "cell")
     verb = "is" if below == 1 else "are"
-    alone = f"{below} of {number} {verb} below the goal" if below else "no length is below the goal"
+    alone = f"{below} of {number} {verb} below the goal" if below else "no cell is below the goal"
     least, most = (percent(choose(figure.shares.values())) for choose in (min, max))
     return Chart(
-        title=f"{name}: {alone}; the lowest share is {percent(min(route.attainment for route in routes))}",
+        title=f"{name}: {alone}; the lowest share is {least}",
         caption=f"Cells: % of requests that meet the SLO, red below the goal. The goal, {percent(goal)}, is for all "
-        "lengths together; a cell may have several.",
+        "lengths together; a cell may have several lengths.",
         drawing=draw_lengths(
             figure,
             lambda share: "cell-held" if share >= goal else "cell-missed",
@@ -436,7 +436,8 @@ def draw_roofline(all_pools: Sequence[Pool]) -> charts.Drawing:
     for name, ridge in sorted({(clean(pool.accelerator, 24), pool.operating_point.ridge_point) for pool in pools}):
         start = max(low, least * ridge)
         corners = ((start, start / ridge), (ridge, 1.0), (high, 1.0))
-        series.append(charts.Series(corners, "roof", tips=[f"{name}: ridge at {significant(ridge)} FLOP/byte"]))
+        tips = [f"{name}: ridge at {significant(ridge)} FLOP/byte"]
+        series.append(charts.Series(corners, "roof", tips=tips, names=["", name]))
     for point in points:
         x = point.arithmetic_intensity
         series.append(charts.Series(((x, point.mfu), (x, attainable(point))), "drop"))

@@ -172,7 +172,7 @@ def trust_sections(plan: Plan) -> tuple[Section, ...]:
     """How the plan was made, and what its figures rest on."""
     source = plan.provenance
     versions = ", ".join(f"{clean(k, 30)} {clean(v, 30)}" for k, v in source.versions.items())
-    timings = ", ".join(f"{clean(k, 30)} {duration(v)}" for k, v in source.run.timings_s.items() if is_number(v))
+    timings = ", ".join(f"{clean(k, 80)} {duration(v)}" for k, v in source.run.timings_s.items() if is_number(v))
     size = source.model.get("parameters")
     parameters = f"{count(size)} parameters" if isinstance(size, int) and size < LARGEST else ""
     counts = {"engine settings": "settings", "fleets by formula": "fleets_evaluated"}
@@ -184,7 +184,7 @@ def trust_sections(plan: Plan) -> tuple[Section, ...]:
         ("versions", versions or MISSING),
         ("objective", clean(plan.objective).replace("_", " ")),
         ("time taken", timings or MISSING),
-        ("model", "; ".join(said(parameters, clean(str(source.model.get("source", "")), 120))) or MISSING),
+        ("model", "; ".join(said(parameters, clean(str(source.model.get("source", "")), 400))) or MISSING),
         ("searched", join_words([f"{count(number)} {label}" for label, number in search_counts]) or MISSING),
     )
     assumptions = tuple(map(sentence, source.assumptions))
@@ -328,8 +328,8 @@ def backend_sentence(runs: Deployable | None) -> str:
     names = list(dict.fromkeys(pool.accelerator for pool in engines.pools))
     every = "both" if len(names) == 2 else "all"
     return (
-        f"Risk: to hand over KV, {join_words(names)} {every} run the attention backend {backend}. Step times are "
-        "predicted for the backend that each would choose by itself."
+        f"Shared attention backend: to hand over KV, {join_words(names)} {every} run the attention backend {backend}. "
+        "Step times are predicted for the backend that each would choose by itself."
     )
 
 

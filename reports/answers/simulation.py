@@ -21,6 +21,7 @@ from optimizer.verification.judge import Curve, RatePoint, half_width
 from optimizer.verification.record import DaySlot
 from optimizer.verification.simulated_plan import Simulated
 from reports.document import Column, Document, Section, Table, said, table_of
+from reports.figures import QUANTILES, goal_label
 from reports.numbers import MISSING, count, duration, latencies, percent, percent_beside, rate, si, significant
 from reports.text import clean
 from reports.verdict import deciding_words, requests_to_decide, result_words, served_rate
@@ -119,10 +120,16 @@ def _classes(simulation: Simulated) -> Table:
         Column("class", shrink=True),
         "#SLO met",
         Column("95 % interval", "right", optional=True),
-        *(f"#{METRICS[metric].label} p50/p90/p99" for metric in metrics),
+        *(f"#{METRICS[metric].label} {'/'.join(_labels(simulation))}" for metric in metrics),
     ]
     numbers = range(len(simulation.plan.classes))
     return table_of(columns, [row for number in numbers for row in _class_rows(simulation, number, metrics)])
+
+
+def _labels(simulation: Simulated) -> list[str]:
+    """The median, the percentiles that the goals ask for, and p99."""
+    asked = {goal_label(slo.attainment) for slo in simulation.instance.problem.slos}
+    return [label for label in QUANTILES if label in asked | {"p50", "p99"}]
 
 
 def _metrics(simulation: Simulated) -> list[Metric]:
@@ -141,6 +148,7 @@ def _class_rows(simulation: Simulated, number: int, metrics: Sequence[Metric]) -
         simulation.plan.classes[number],
         simulation.analytic,
     )
+    labels = _labels(simulation)
     slo, is_overloaded = simulation.instance.problem.slos[number], simulation.judgement.overloaded
     limits = [f"≤ {duration(slo.limits[metric])}" if metric in slo.limits else "" for metric in metrics]
     is_planned = simulation.plan.status is not Status.STATED  # the plan of a fleet file is by formula
@@ -149,15 +157,17 @@ def _class_rows(simulation: Simulated, number: int, metrics: Sequence[Metric]) -
     rows = [
         [clean(item.name, 30), "", "", *[""] * len(metrics)],
         ["  goal", percent(item.attainment_goal), "", *limits],
-        ["  simulated", *_attained(item, metrics, shown, is_overloaded=is_overloaded)],
+        ["  simulated", *_attained(item, metrics, labels, shown, is_overloaded=is_overloaded)],
     ]
     if formula is not None and formula.stable:
         by_formula = formula.classes[number]
-        rows.append(["  by formula", percent(by_formula.attainment), "", *_quantiles(by_formula, metrics, shown)])
+        rows.append(
+            ["  by formula", percent(by_formula.attainment), "", *_quantiles(by_formula, metrics, labels, shown)]
+        )
     elif formula is not None:
         rows.append(["  by formula", percent(0.0), "", *["overloaded"] * len(metrics)])
     if is_planned:
-        times = _quantiles(plan_class.latencies, metrics, shown)
+        times = _quantiles(plan_class.latencies, metrics, labels, shown)
         rows.append(["  planned", percent(plan_class.attainment), "", *times])
     return rows
 
@@ -175,21 +185,28 @@ def _origins(simulation: Simulated) -> tuple[str, ...]:
 
 
 def _attained(
-    item: ClassJudgement, metrics: Sequence[Metric], column: Sequence[ClassLatencies] = (), *, is_overloaded: bool
+    item: ClassJudgement,
+    metrics: Sequence[Metric],
+    labels: Sequence[str],
+    column: Sequence[ClassLatencies] = (),
+    *,
+    is_overloaded: bool,
 ) -> list[str]:
     """The share of a class that meets the SLO with its interval, and its latencies in the unit of their column."""
     met = marked(Outcome.MISSES if is_overloaded else item.outcome, item.attainment)
     interval = f"{percent(item.attainment_low)} to {percent(item.attainment_high)}"
-    return [met, interval, *_quantiles(item, metrics, column)]
+    return [met, interval, *_quantiles(item, metrics, labels, column)]
 
 
-def _quantiles(item: ClassLatencies, metrics: Sequence[Metric], column: Sequence[ClassLatencies]) -> list[str]:
-    """Write p50, p90 and p99 of each metric, in one unit with those of its column."""
+def _quantiles(
+    item: ClassLatencies, metrics: Sequence[Metric], labels: Sequence[str], column: Sequence[ClassLatencies]
+) -> list[str]:
+    """Write the labelled quantiles of each metric, in one unit with those of its column."""
     cells = []
     for metric in metrics:
         values, longest = item.quantiles.get(metric), [row.quantiles.get(metric) for row in column]
         tails = [None if row is None else row.p99 for row in longest]
-        cells.append(MISSING if values is None else latencies((values.p50, values.p90, values.p99), *tails))
+        cells.append(MISSING if values is None else latencies([getattr(values, label) for label in labels], *tails))
     return cells
 
 
@@ -268,7 +285,7 @@ def _rates(simulation: Simulated) -> Section:
         Column("class", shrink=True),
         "#SLO met",
         Column("95 % interval", "right", optional=True),
-        *(f"#{METRICS[metric].label} p50/p90/p99" for metric in metrics),
+        *(f"#{METRICS[metric].label} {'/'.join(_labels(simulation))}" for metric in metrics),
         "",
         Column("within SLO", "right", optional=True),
     ]
@@ -281,7 +298,7 @@ def _rates(simulation: Simulated) -> Section:
     return Section(
         "Goodput" if curve is None else "Latency and throughput",
         said(*(() if curve is None else _curve_sentences(curve)), sentence),
-        table_of(columns, [row for point in points for row in _point_rows(point, metrics)]),
+        table_of(columns, [row for point in points for row in _point_rows(point, metrics, _labels(simulation))]),
         ("served: requests that ended per second; within SLO: those of them that met it.",),
         charts=() if curve is None else (curve_chart(simulation.plan, curve, f"Goodput {rate(goodput.rate)}"),),
     )
@@ -305,14 +322,14 @@ def _curve_sentences(curve: Curve) -> tuple[str, str]:
     )
 
 
-def _point_rows(point: RatePoint, metrics: Sequence[Metric]) -> list[list[str]]:
+def _point_rows(point: RatePoint, metrics: Sequence[Metric], labels: Sequence[str]) -> list[list[str]]:
     head = [significant(point.rate), significant(point.served)]
     tail = ["overloaded" * point.overloaded, significant(point.in_time)]
     return [
         [
             *(["", ""] if number else head),
             clean(item.name, 30),
-            *_attained(item, metrics, is_overloaded=point.overloaded),
+            *_attained(item, metrics, labels, is_overloaded=point.overloaded),
             *(["", ""] if number else tail),
         ]
         for number, item in enumerate(point.classes)

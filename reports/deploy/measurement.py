@@ -47,6 +47,7 @@ from reports.deploy.kubernetes import (
     router_command,
     vendor_fact,
 )
+from reports.figures import QUANTILES, goal_label
 from reports.numbers import duration, percent_beside, significant
 from reports.text import clean
 from reports.words import is_simulated_row, slo_words
@@ -456,6 +457,13 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
             "readme/notes.md",
             deployment,
             scattered=scattered_words(deployment),
+            files=files,
+            other_router=(
+                f"The router balances by {deployment.router}; the plan was evaluated with {deployment.balancing}."
+                if deployment.router is not deployment.balancing
+                and any(pool.replicas > 1 for pool in deployment.prompt_pools)
+                else ""
+            ),
             tolerance=hosts.tolerance_sentence(deployment) if chosen_by_size else "",
             bytes_per_token=f"{hosts.bytes_per_token(deployment):g}",
             names=hosts.class_names(deployment),
@@ -491,7 +499,8 @@ def _checks(deployment: Deployment, source: str, *, pods: bool, other: bool) -> 
 
 
 def _quantiles(plan: Plan) -> list[tuple[str, str, str]]:
-    """Predicted quantiles, of each class where there are several."""
+    """Predicted quantiles, of each class where there are several; p95 where a class's goal is read at it."""
+    labels = {goal_label(slo.attainment_goal) for slo in plan.classes}
     latencies: list[tuple[str, Any, Any]] = [("", plan.ttft_s, plan.tpot_s)]
     if told_apart(plan):
         latencies = [(f"{slo.name} ", slo.ttft_s, slo.tpot_s) for slo in plan.classes]
@@ -502,5 +511,6 @@ def _quantiles(plan: Plan) -> list[tuple[str, str, str]]:
     return [
         (f"{slo_class}{name}", shown(ttft, name), shown(tpot, name))
         for slo_class, ttft, tpot in latencies
-        for name in ("p50", "p90", "p99")
+        for name in QUANTILES
+        if name != "p95" or "p95" in labels
     ]
