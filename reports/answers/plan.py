@@ -363,8 +363,9 @@ def _trust(plan: Plan) -> Section:
     elif words.is_simulated_row(plan):
         basis = "Latencies are simulated; request rates and utilization are by formula. "
     verb = "is" if len(source.assumptions) == 1 else "are"
-    name = str((source.inputs.get("model") or {}).get("name") or "/")
-    checkpoint = None if "/" in name else served_checkpoint(name)
+    model = source.inputs.get("model")
+    name = model.get("name") if isinstance(model, Mapping) else model
+    checkpoint = served_checkpoint(name) if isinstance(name, str) and "/" not in name else None
     facts = (
         f"Demand: {words.demand_sentence(plan)}" if has_fleet(plan) else "",
         f"{basis * has_fleet(plan)}Nothing here was measured on your machines.",
