@@ -177,12 +177,12 @@ def _batch(model: Transformer, config: EngineConfig, most: int, batch: float | N
         )
         weights = weight_bytes_per_gpu(model, config)
         advice = (
-            f"the weights alone take {weights / 2**30:.0f} GiB per GPU: use more GPUs, such as a higher tensor_parallel"
+            f"the weights alone take {weights / 2**30:.0f} GiB per GPU: use more GPUs, such as a higher TP"
             if weights > config.memory_fraction * config.accelerator.memory
             else f"a smaller max_num_batched_tokens (now {config.max_num_batched_tokens:,}) needs less for activations"
         )
         raise InputError(
-            f"{model.name} in {config.weight_dtype} does not fit on {config.gpus} x {config.accelerator.name}: "
+            f"{model.name} in {config.weight_dtype} does not fit on {config.gpus} × {config.accelerator.name}: "
             f"{contents} need more than {percentage(config.memory_fraction)} of "
             f"{config.accelerator.memory / 2**30:.0f} GiB per GPU; {advice}"
         )

@@ -153,7 +153,7 @@ def harmless(text: str, *, keeps_style: bool = False) -> str:
 
     keeps_style: whether colours and weights, which are ours, stay.
 
-    >>> harmless("\x1b]0;title\x07 \x1b[31mred\n"), harmless("\x1b[1mbold\x1b[0m \x1b[2J", styled=True)
+    >>> harmless("\x1b]0;title\x07 \x1b[31mred\n"), harmless("\x1b[1mbold\x1b[0m \x1b[2J", keeps_style=True)
     ('\\x1b]0;title\\x07 \\x1b[31mred\n', '\x1b[1mbold\x1b[0m \\x1b[2J')
     """
     pieces = _STYLE.split(text) if keeps_style else [text]

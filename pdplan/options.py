@@ -300,7 +300,7 @@ prices_option = click.option(
     type=Prices([basis.value for basis in PriceBasis]),
     metavar="BASIS|FILE",
     help="Catalog quotes to use as prices: on-demand, reserved, spot or tco; or a CSV file of your own quotes. "
-    "Default: the workload file's, else on-demand.",
+    "Default: on-demand, unless a workload file states another.",
 )
 alternative_option = click.option(
     "--alternative",

@@ -86,7 +86,7 @@ def arrival_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
         return (("burstiness (CV of inter-arrival times; 1 is Poisson)", burstiness),)
     return (
         ("requests simulated", f"as {clean(str(recording.get('source', 'a trace')), 60)} recorded them"),
-        ("burstiness that the formulas take (CV of inter-arrival times that bunch as much)", burstiness),
+        ("burstiness in the formulas (measured over windows of time, so it includes waves)", burstiness),
     )
 
 

@@ -388,7 +388,7 @@ def _refuse_below(where: str, name: str, seconds: float, least: float, needs: st
 
 
 def _engine(config: EngineConfig) -> str:
-    return f"{config.gpus} x {config.accelerator.name} {config.parallelism.words}"
+    return f"{config.gpus} × {config.accelerator.name} {config.parallelism.words}"
 
 
 def _time_text(seconds: float) -> str:

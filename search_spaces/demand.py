@@ -227,7 +227,7 @@ def recorded_requests(summary: TraceSummary, most_tokens: int) -> Recorded:
             f"{path}: has {arrival.size:,} requests of at most {most_tokens:,} tokens; at least {LEAST:,} are needed"
         )
     arrival = np.minimum(spread(arrival, stats), np.nextafter(length * PARTS, 0.0))
-    too_long = int(np.count_nonzero(within & ~short))
+    too_long = int(np.count_nonzero(within & ~short)) + summary.dropped
     return Recorded(path.name, stats.requests, too_long, length * PARTS, arrival, rows.isl[fits], rows.osl[fits])
 
 

@@ -295,6 +295,8 @@ class FileSection(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, populate_by_name=True)
     forms: ClassVar[tuple[str, ...]] = ()
     """Keys of which exactly one must stand there, where a section has such."""
+    other_names: ClassVar[Mapping[str, str]] = {}
+    """What to write in place of keys that people try and that resemble none of the right ones."""
 
     @classmethod
     def key_faults(cls, section: Mapping[str, Any]) -> Iterator[str]:
@@ -307,6 +309,8 @@ class FileSection(BaseModel):
     @classmethod
     def hint_for(cls, key: str) -> str:
         """What may have been meant by a key that is not known: a near one, one of a section within, or any allowed."""
+        if key in cls.other_names:
+            return cls.other_names[key]
         fields = {field.alias or name: field for name, field in cls.model_fields.items()}
         names, places = sorted(fields), set[str]()
         for name, field in fields.items():

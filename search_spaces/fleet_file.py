@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from costmodel.engine import Parallelism, Role
-from costmodel.errors import InputError, UnknownNameError
+from costmodel.errors import InputError, UnknownNameError, shown
 
 from . import bounds
 from .catalog import AcceleratorCatalog, load_catalog
@@ -208,6 +208,9 @@ def _problem_served(
         inner = overridden(section, changes, path.parent)
         return stated_problem(inner, [], path.parent, file.name or path.stem), path.parent
     place = workload or path.parent / str(file.workload)
+    if workload is None and not place.exists():
+        fault = f"there is no {shown(file.workload)}; name a workload file, or write one: pdplan init {file.workload}"
+        raise InputError(source.render([Fault(("workload",), fault)]))
     return load_problem(place, overrides=changes), place.parent
 
 

@@ -388,7 +388,7 @@ def requests_held(model: Transformer, config: EngineConfig, isl: float, osl: flo
     memory = config.accelerator.memory
     raise InputError(
         f"{model.name} in {config.weight_dtype} with one request of {isl + osl:,.0f} tokens needs "
-        f"{(memory - free + request) / GIB:,.0f} GiB of each of {config.gpus} x {config.accelerator.name}, which has "
+        f"{(memory - free + request) / GIB:,.0f} GiB of each of {config.gpus} × {config.accelerator.name}, which has "
         f"{memory / GIB:,.0f} GiB"
     )
 

@@ -56,7 +56,7 @@ CONFIG_FILE = "config.json"
 MODELOPT_FILE = "hf_quant_config.json"
 """Where NVIDIA's quantiser notes the format, beside a config.json that does not mention it."""
 
-OWN_MODEL = ", or model: {config: path/to/config.json}"
+OWN_MODEL = ", or the path of a config.json (in YAML, model: {config: PATH})"
 ARCHITECTURES = (".yaml", ".yml")
 """Endings of architecture files."""
 SLIP = 0.92

@@ -61,7 +61,7 @@ LEAST_WINDOWS, LEAST_COUNT = 20, 10.0
 class Recorded:
     """Requests of a trace in order of arrival, each array of shape (requests,).
 
-    source: name of the trace; of: requests that it has; too_long: those left out that have too many tokens; arrival
+    source: name of the trace; of: requests that it has; too_long: those left out, of too many tokens or none; arrival
     [s], within [0, span); isl, osl [token].
     """
 

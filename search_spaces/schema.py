@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -137,7 +137,7 @@ class PackedRequests(FileSection):
     of: Annotated[int, count(bounds.RECORDED)]
     """Requests that it had."""
     too_long: Annotated[int, count(bounds.LEFT_OUT)] = 0
-    """Those left out that have too many tokens."""
+    """Those left out that no replica can serve, mostly of too many tokens."""
     span: Annotated[float, number(bounds.SPAN)]
     """Time that the kept ones take [s]."""
     packed: str
@@ -432,6 +432,10 @@ class SloClass(SloLimits):
     """
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": [*names]} for names in BOUNDING_LIMITS]})
+    other_names: ClassVar = {
+        key: f"write a limit and its percentile, such as ttft: 3s and percentile: {key}"
+        for key in ("p50", "p90", "p95", "p99")
+    }
 
     name: Text = "default"
     """Name of the class."""
@@ -608,6 +612,8 @@ class CacheTierSection(FileSection):
 
 class WorkloadFile(FileSection):
     """A serving problem for pdplan: model, demand, service levels, accelerators, and what is optimized."""
+
+    other_names: ClassVar = dict.fromkeys(("gpu", "gpus", "hardware", "devices"), "did you mean 'accelerators'?")
 
     schema_: Annotated[str, choice(WORKLOAD_SCHEMA)] = Field(WORKLOAD_SCHEMA, alias="schema")
     """Format of this file."""

@@ -346,9 +346,13 @@ def _arrival(name: str, text: str, unit: ArrivalUnit) -> int:
     return round(seconds * NANOSECONDS)
 
 
+NO_VALUE = ("", "-", "n/a", "na", "nan", "null", "none")
+"""How files write, in any case, that a length is missing."""
+
+
 def _tokens(name: str, text: str) -> int:
     """One token count; its range is checked later."""
-    if not text:
+    if text.strip().lower() in NO_VALUE:
         return MISSING
     if text.isdecimal() and len(text) < MOST_DIGITS:
         return int(text)
@@ -535,7 +539,12 @@ def _column(role: str, column: str | None, names: Sequence[str], where: str) -> 
         by_name.setdefault(_plain_name(name.removesuffix(f"{NESTED}value").rpartition(NESTED)[2]), name)
     name_of = next((by_name[name] for name in KNOWN_NAMES[role] if name in by_name), None)
     if name_of is None:
-        example = KNOWN_NAMES[role][1]
+        known_names = {known for role_names in KNOWN_NAMES.values() for known in role_names}
+        roles = [role for role, role_names in KNOWN_NAMES.items() if not {*role_names} & by_name.keys()]
+        free = [name for plain, name in by_name.items() if plain not in known_names]
+        pairs = list(zip(roles, free if len(free) == len(roles) else ["COLUMN"] * len(roles), strict=True))
         unnamed = f"{where}: no column was recognized as {role} among {name_list(map(shown, names))}"
-        raise InputError(f"{unnamed}; name it, e.g. columns: {{{role}: {example}}} or --columns {role}={example}")
+        in_yaml = ", ".join(f"{key}: {name}" for key, name in pairs)
+        as_option = ",".join(f"{key}={name}" for key, name in pairs)
+        raise InputError(f"{unnamed}; name it, e.g. columns: {{{in_yaml}}} or --columns {as_option}")
     return name_of

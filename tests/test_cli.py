@@ -232,7 +232,7 @@ BAD_INPUT = {
     "no-such-engine": (("estimate", "--model", "Llama-3.1-8B", "--gpu", "H100", "--engine", "vlm"), "'vllm'"),
     "negative-rate": (("optimize", CHAT, "--set", "workload.request_rate=-1"), "request_rate"),
     "unknown-gpu": (("gpus", "H20O"), "did you mean 'H200'?"),
-    "unknown-model": (("models", "Llema-3.1-70B"), "did you mean 'Llama-3.1-70B', or model: {config: "),
+    "unknown-model": (("models", "Llema-3.1-70B"), "did you mean 'Llama-3.1-70B', or the path of a config.json"),
     "estimate-unknown-gpu": (("estimate", "--model", "Llama-3.1-70B", "--gpu", "B20O"), "did you mean 'B200'?"),
     "estimate-heads": (("estimate", "--model", "Llama-3.1-70B", "--gpu", "H100", "--tp", "7"), "7"),
     "not-a-plan": (("report", ROOT / "pyproject.toml"), "is not a plan"),

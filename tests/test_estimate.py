@@ -46,7 +46,7 @@ def test_estimate_names_network_and_host() -> None:
 @pytest.mark.parametrize(
     ("tensor", "batch", "message"),
     [
-        (1, None, "Llama-3.1-70B in bf16 does not fit on 1 x H100: the weights and activations need more than 90 %"),
+        (1, None, "Llama-3.1-70B in bf16 does not fit on 1 × H100: the weights and activations need more than 90 %"),
         (8, 1000, "batch 1000 exceeds the 256 requests"),
     ],
 )

@@ -41,6 +41,12 @@ def test_an_unknown_role_is_one_fault(tmp_path: Path) -> None:
     assert "decode pool" not in said
 
 
+def test_a_workload_that_is_not_there_is_told_with_the_line_that_names_it(tmp_path: Path) -> None:
+    said = refusal(tmp_path, POOL, workload="absent.yaml")
+    assert "fleet.yaml:1:11: workload: there is no 'absent.yaml'" in said
+    assert "pdplan init absent.yaml" in said
+
+
 def test_defaults_are_those_of_the_workload(tmp_path: Path) -> None:
     stated = loaded(tmp_path, POOL)
     ((name, pool),) = stated.pools.items()

@@ -264,11 +264,12 @@ def _arrivals(problem: Problem) -> list[str]:
     recording, variation = problem.recorded, problem.workload.burstiness
     if recording is None:
         return [f"Arrivals are independent with a coefficient of variation of {variation:g}."] * (variation != 1.0)
-    left_out = f", less {recording.too_long:,} of too many tokens" if recording.too_long else ""
+    left_out = f", without {recording.too_long:,} that no replica can serve" if recording.too_long else ""
     pace = problem.workload.request_rate / recording.rate
     return [
-        f"Requests are simulated as {recording.source} recorded them{left_out}, {pace:.3g} times as fast; by "
-        f"formula they come each by itself, with a coefficient of variation of {variation:.3g}."
+        f"The simulation replays the requests of {recording.source}{left_out}, at {pace:.3g} times their rate. "
+        f"The formulas assume independent arrivals with a coefficient of variation of {variation:.3g}, which is "
+        "measured over windows of time and so includes waves."
     ]
 
 

@@ -382,7 +382,7 @@ def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
             engines = min(affordable[shape], search.most(setting))
             if engines >= max(search.least[setting] * served, 1.0):
                 where = "" if index is None else f"{fleet.pools[index].name}: "
-                yield f"{where}{engines} x {_engine(instance, shape)}", swapped(setting, engines, index)
+                yield f"{where}{engines} × {_engine(instance, shape)}", swapped(setting, engines, index)
 
     for index, pool in enumerate(fleet.pools):
         role = ROLES.index(pool.role)

@@ -504,7 +504,8 @@ def run_sweep(
             if progress is not None:
                 waiting = len(open_tasks) - done_count
                 seconds = (time.monotonic() - begun) / done_count * waiting
-                label = f"{len(tasks) - waiting:,} of {len(tasks):,} {noun}, {seconds:,.0f} s left"
+                label = f"{len(tasks) - waiting:,} of {len(tasks):,} {noun}"
+                label += f", {seconds:,.0f} s left for these" if round(seconds) else ""
                 progress(label, end - (end - begin) * waiting / len(tasks))
         return {number: known[number] for number, _ in tasks}
 

@@ -118,7 +118,7 @@ def _gpu_list(accelerators: Sequence[Accelerator], basis: PriceBasis | None) -> 
     notes = (
         "GiB, TB/s: memory and its bandwidth. bf16, fp8, fp4: dense TFLOP/s. W: board power.",
         "up, out: GB/s of one GPU's link inside a node of `node` GPUs, and between nodes.",
-        f"$/h: median {'list price' if basis is None else f'{basis} quote'} of one GPU.",
+        f"$/h: median over providers of their median {'list prices' if basis is None else f'{basis} quotes'} per GPU.",
         "In wide tables, ridge: FLOP/byte at bf16; spread: the cheapest and the dearest provider.",
         "*: no on-demand quote of this GPU; `pdplan gpus NAME` says whose or which price it is."
         if basis is None
@@ -199,6 +199,7 @@ def _price_facts(entry: dict[str, Any]) -> Facts:
     facts = [("price", "nobody quotes one")] if entry["price"] is None else []
     for price in filter(None, (entry["price"], *entry["other_prices"])):
         spread = f"{listed(price['usd_per_hour'])}, from {hourly(price['low'])} to {hourly(price['high'])}"
+        spread += ": the median over providers of each one's median" if price["quotes"] > 1 else ""
         source = f"{plural(price['quotes'], 'quote')}, {price['source']} ({price['origin']}, {price['date']})"
         facts += [("" if facts else "price", spread), ("", source)]
     return tuple(facts)

@@ -33,6 +33,7 @@ from reports.numbers import (
 from reports.scenarios import sensitivity_section
 from reports.text import capital, clean, moment, record_of, sentence
 from reports.views import html_view
+from search_spaces.models import served_checkpoint
 
 MOST_CLASSES: Final = 6
 """Classes whose limits are said where there is no fleet."""
@@ -362,9 +363,13 @@ def _trust(plan: Plan) -> Section:
     elif words.is_simulated_row(plan):
         basis = "Latencies are simulated; request rates and utilization are by formula. "
     verb = "is" if len(source.assumptions) == 1 else "are"
+    model = source.inputs.get("model")
+    name = model.get("name") if isinstance(model, Mapping) else model
+    checkpoint = served_checkpoint(name) if isinstance(name, str) and "/" not in name else None
     facts = (
         f"Demand: {words.demand_sentence(plan)}" if has_fleet(plan) else "",
         f"{basis * has_fleet(plan)}Nothing here was measured on your machines.",
+        f"By default, deployment files load the weights of {checkpoint}." if checkpoint and has_fleet(plan) else "",
         f"{assumption_words} {verb} in force: provenance.assumptions in plan.json." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}.",

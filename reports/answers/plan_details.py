@@ -40,7 +40,7 @@ WORDS: Final = (
     ("goodput", "the highest request rate at which every SLO is met"),
     ("load", "the share of a pool's capacity within the SLO that is used, and in brackets what runs out first"),
     (
-        "3 x H100 TP2 PP2",
+        "3 × H100 TP2 PP2",
         "three replicas, each split over 2 × 2 GPUs: layers by TP, stages by PP; EP: experts, DP: requests; "
         "(1 spare): one of the replicas; spec 3: three tokens are drafted a step",
     ),
