@@ -19,9 +19,9 @@ from optimizer.recommend.search import Level
 from optimizer.whatif import answer as answers
 from optimizer.whatif import curves
 from optimizer.whatif.answer import Answer, Row, ScenarioEffort, answer, run_sweep, sweep_of
-from optimizer.whatif.curves import RESOLUTION, frontier
+from optimizer.whatif.curves import RESOLUTION, break_even, frontier
 from optimizer.whatif.sensitivity import sensitivity
-from reports.answers.curves import curve_record, frontier_document, frontier_rows
+from reports.answers.curves import break_even_document, curve_record, frontier_document, frontier_rows
 from reports.answers.whatif import sweep_document
 from reports.document import Document
 from reports.rows import columns_csv, row_columns
@@ -135,6 +135,16 @@ def test_break_even_prices_are_those_of_a_fleet_that_simulation_did_not_refute(t
         piece = next(piece for piece in row.pieces if piece.low <= row.usd_per_gpu_hour <= piece.high)
         assert engine_counts(piece.pools) == engine_counts(best.pools)
         assert all(sum(pool.replicas for pool in piece.pools) > 1 for piece in row.pieces)
+
+
+def test_what_cannot_be_simulated_along_a_lever_says_what_can(tight: Problem) -> None:
+    for key, bounds, frontier_words in (("rate", (10.0, 20.0), True), ("osl_scale", (0.9, 1.1), False)):
+        shown = text(break_even_document(break_even(tight, key, bounds), simulable=False))
+        assert (
+            f"Not simulated: --verify is for fleets along a price, not along {key}. --simulate simulates each" in shown
+        )
+        assert "pdplan optimize simulates the fleet of the file as it stands." in shown
+        assert (f"pdplan frontier --over {key} shows how far each meets the SLO." in shown) == frontier_words
 
 
 # --- sweeps ---------------------------------------------------------------------------------------------------------
