@@ -20,7 +20,7 @@ from optimizer.whatif import answer as answers
 from optimizer.whatif import curves
 from optimizer.whatif.answer import Answer, Row, ScenarioEffort, answer, run_sweep, sweep_of
 from optimizer.whatif.curves import RESOLUTION, break_even, frontier
-from optimizer.whatif.sensitivity import sensitivity
+from optimizer.whatif.sensitivity import levers, near_optimal, sensitivity, tornado
 from reports.answers.curves import break_even_document, curve_record, frontier_document, frontier_rows
 from reports.answers.whatif import sweep_document
 from reports.document import Document
@@ -28,7 +28,7 @@ from reports.rows import columns_csv, row_columns
 from reports.views import terminal_view
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
-from search_spaces.scenarios import parse_axis
+from search_spaces.scenarios import lever_of, parse_axis
 from tests.running import THREE_GPUS, demand
 
 BASE = Path()
@@ -183,6 +183,31 @@ def test_rows_of_one_fleet_share_what_was_seen_of_it(tight: Problem, judge: Judg
     rows = swept(tight, 4, "price.H100=1:4:7")
     assert len(looked) == 1
     assert [(row["simulated"], row["simulated_attainment"]) for row in rows] == [(True, 0.995)] * 7
+
+
+@pytest.mark.parametrize("looks", [1, 2, 3])
+def test_both_ends_of_a_lever_are_simulated_or_neither(tight: Problem, judge: Judge, looks: int) -> None:
+    """One look for both; along a price, where the fleet at hand is one of the two, they cost none."""
+    judge(one_replica_misses)
+    rows = tornado(tight, levers(tight), looks=looks)
+    assert rows[0].answers[0].attainment == 1.0
+    simulated = {row.key for row in rows if row.answers[1].attainment is not None}
+    assert simulated == {row.key for row in rows if row.answers[2].attainment is not None}
+    assert simulated >= {row.key for row in rows if lever_of(row.key).cheap}
+    assert len([key for key in simulated if not lever_of(key).cheap]) == looks - 1
+
+
+def test_the_cheapest_of_near_optimal_fleets_are_simulated_first(judge: Judge) -> None:
+    """Wherever their GPU types stand in the file."""
+    accelerators = [*THREE_GPUS["accelerators"][::-1], {"name": "L40S", "price": 0.9}]
+    problem = problem_of(TIGHT | {"accelerators": accelerators}, "tight", BASE)
+    judge(lambda _instance, _fleet: KEPT)
+    for looks in (1, 2, 3, 4):
+        rows = near_optimal(problem, looks=looks)
+        fleets = dict.fromkeys(engine_counts(best.pools) for _, best in rows)
+        simulated = {engine_counts(best.pools) for _, best in rows if best.attainment is not None}
+        assert simulated == {*[*fleets][:looks]}
+        assert len(fleets) == 4
 
 
 # --- the frontier ---------------------------------------------------------------------------------------------------
