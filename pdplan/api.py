@@ -268,15 +268,17 @@ def deployment_options(
     *,
     target: str | None = None,
     engine_version: str | None = None,
+    model: str | None = None,
+    image: str | None = None,
+    bytes_per_token: float | None = None,
+    namespace: str = "default",
+    rdma: str = "rdma/ib",
+    claim: str | None = None,
     label: Mapping[str, str] | None = None,
     unchecked: bool = False,
     device: str = "gpu",
-    **others: Any,
 ) -> Options:
-    """What a plan does not say and `pdplan deploy` may; see its --help.
-
-    label: node label of each GPU type; others: model, image, bytes_per_token, namespace, rdma and claim.
-    """
+    """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
     from reports.deploy.deployment import Device, Options, checked_version, versions_of
     from reports.deploy.files import deployable, planned_target, targets_of
     from search_spaces.bounds import NO_TARGET, TARGET_NAMES, TARGET_SPELLINGS
@@ -292,8 +294,19 @@ def deployment_options(
         version = checked_version(name, engine_version, unchecked=unchecked)
     except InputError as error:
         raise InputError(f"--engine-version: {error}") from None
-    beyond = version not in versions_of(name)
-    return Options(name, version, labels=dict(label or {}), unchecked=beyond, device=Device(device), **others)
+    return Options(
+        target=name,
+        version=version,
+        model=model,
+        image=image,
+        namespace=namespace,
+        rdma=rdma,
+        labels=dict(label or {}),
+        claim=claim,
+        bytes_per_token=bytes_per_token,
+        unchecked=version not in versions_of(name),
+        device=Device(device),
+    )
 
 
 def _problem(

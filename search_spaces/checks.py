@@ -259,10 +259,10 @@ def feasibility_faults(problem: Problem) -> list[Fault]:
     }
     cells = settings | {"buckets of lengths": problem.workload.share.size, "SLO classes": len(problem.slos)}
     for sizes, most in ((settings, MAX_SETTINGS), (cells, MAX_CELLS)):
-        made = math.prod(sizes.values())
-        if made > most and not faults:
+        candidate_count = math.prod(sizes.values())
+        if candidate_count > most and not faults:
             product = " x ".join(f"{count:,} {name}" for name, count in sizes.items())
-            sentence = f"makes {made:,} candidates ({product}), but at most {most:,} are priced; state fewer"
+            sentence = f"makes {candidate_count:,} candidates ({product}), but at most {most:,} are priced; state fewer"
             faults.append(Fault(("search",), sentence))
     ends = dict.fromkeys(end_of(problem, shape) for shape in enumeration.shapes)
     if Role.COLOCATED not in problem.space.roles and not any(partners(problem, tuple(ends)).values()):

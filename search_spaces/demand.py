@@ -17,7 +17,7 @@ from costmodel.workload import Buckets, Sessions, Workload, coarsen, joint, requ
 from . import bounds
 from .fields import Reader, number, read_cell
 from .files import Fault, FaultsError, Keys
-from .problem import LEAST, MOST, PARTS, Recorded, unpacked
+from .problem import LEAST_RECORDED, MOST_RECORDED, PARTS_RECORDED, Recorded, unpacked
 from .schema import (
     LengthsSection,
     PackedRequests,
@@ -207,28 +207,32 @@ def _recording(source: TraceFile | PackedRequests, base: Path, most_tokens: int)
 def recorded_requests(summary: TraceSummary, most_tokens: int) -> Recorded:
     """The requests of a trace of at most `most_tokens` tokens (ISL + OSL), or stretches of it where there are many.
 
-    The stretches are the first part of each of PARTS equal times, with what is between left out. Where the clock is too
-    coarse for gaps the requests of one tick are spread over it: else those of some seconds would come at one moment.
+    The stretches are the first part of each of PARTS_RECORDED equal times, with what is between left out. Where the
+    clock is too coarse for gaps the requests of one tick are spread over it: else those of some seconds would come at
+    one moment.
     Raises InputError where there are so few, or all at one moment, that they tell nothing.
     """
     stats, path, rows = summary.arrivals, summary.path, summary.rows
-    if stats.requests < LEAST:
-        raise InputError(f"{path}: has {stats.requests:,} requests; at least {LEAST:,} are needed")
+    if stats.requests < LEAST_RECORDED:
+        raise InputError(f"{path}: has {stats.requests:,} requests; at least {LEAST_RECORDED:,} are needed")
     if stats.duration <= 0.0:
         raise InputError(f"{path}: all requests arrive at the same time")
-    stride = (stats.duration + (stats.quantum or stats.duration / (stats.requests - 1))) / PARTS
-    length = stride * min(1.0, MOST / stats.requests)
+    stride = (stats.duration + (stats.quantum or stats.duration / (stats.requests - 1))) / PARTS_RECORDED
+    length = stride * min(1.0, MOST_RECORDED / stats.requests)
     stretch, offset = np.divmod((rows.nanoseconds - rows.nanoseconds[0]) / NANOSECONDS, stride)
     within, short = offset < length, rows.isl + rows.osl <= most_tokens
     fits = within & short
     arrival = (stretch * length + offset)[fits]
-    if arrival.size < LEAST:
+    if arrival.size < LEAST_RECORDED:
         raise InputError(
-            f"{path}: has {arrival.size:,} requests of at most {most_tokens:,} tokens; at least {LEAST:,} are needed"
+            f"{path}: has {arrival.size:,} requests of at most {most_tokens:,} tokens; "
+            f"at least {LEAST_RECORDED:,} are needed"
         )
-    arrival = np.minimum(spread(arrival, stats), np.nextafter(length * PARTS, 0.0))
+    arrival = np.minimum(spread(arrival, stats), np.nextafter(length * PARTS_RECORDED, 0.0))
     too_long = int(np.count_nonzero(within & ~short)) + summary.dropped
-    return Recorded(path.name, stats.requests, too_long, length * PARTS, arrival, rows.isl[fits], rows.osl[fits])
+    return Recorded(
+        path.name, stats.requests, too_long, length * PARTS_RECORDED, arrival, rows.isl[fits], rows.osl[fits]
+    )
 
 
 @contextmanager

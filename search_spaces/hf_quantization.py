@@ -389,15 +389,17 @@ def _object(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _one_word(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
-    """One word for all weights: Quanto's, or ModelOpt's, whose null says that the KV cache alone is quantised."""
-    if "weights" in quantization:
-        dtype = _format_of("weights", str(quantization["weights"]).removesuffix("_e4m3fn"), "bits")
-    elif quantization.get("quant_algo", "") is None:
-        dtype = "bf16"
-    else:
-        dtype = _format_of("quant_algo", quantization.get("quant_algo"), "algorithms")
-    yield dtype, quantization, ()
+def _quanto(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
+    """One word for all weights, such as qint8 or float8_e4m3fn."""
+    word = str(quantization.get("weights")).removesuffix("_e4m3fn")
+    yield _format_of("weights", word, "bits"), quantization, ()
+
+
+def _modelopt(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
+    """One algorithm for all weights; null says that the KV cache alone is quantised."""
+    word = quantization.get("quant_algo")
+    is_cache_alone = "quant_algo" in quantization and word is None
+    yield "bf16" if is_cache_alone else _format_of("quant_algo", word, "algorithms"), quantization, ()
 
 
 def _entries(owner: Mapping[str, Any], field: str) -> list[str]:
@@ -489,9 +491,9 @@ _METHODS: Mapping[str, str | Callable[[Mapping[str, Any]], Iterable[_Spec]]] = {
     "bitnet": "int2",
     **dict.fromkeys(("awq", "gptq", "auto-round", "autoround", "intel/auto-round", "bitsandbytes"), _bitwise),
     "hqq": _hqq,
-    "quanto": _one_word,
+    "quanto": _quanto,
     "torchao": _torchao,
     "compressed-tensors": _groups,
-    "modelopt": _one_word,
+    "modelopt": _modelopt,
     "quark": _quark,
 }

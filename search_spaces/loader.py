@@ -61,6 +61,7 @@ from .schema import (
     WORKLOAD_SCHEMA,
     AcceleratorSection,
     CacheTierSection,
+    Context,
     LengthsSection,
     LinkSection,
     SloClass,
@@ -132,20 +133,13 @@ def stated_problem(source: Source, faults: list[Fault], base: Path, name: str) -
     """
     catalog, catalog_faults = _catalog(source.value, base)
     sections = dict[str, Any]()
-    file, all_faults = sound_sections(source, faults, WorkloadFile, sections)
-    model, accelerators, section = None, list[Accelerator](), sections.get("model")
-    for key in ("name", "config", "architecture") if section is not None else ():
-        try:
-            model = load_model(getattr(section, key), base) if getattr(section, key) else model
-        except InputError as error:
-            all_faults.append(Fault(("model", key), str(error).removeprefix("model ")))
-    for index, entry in enumerate(sections.get("accelerators", ()) if not catalog_faults else ()):
-        try:
-            accelerators.append(catalog.accelerator(entry.name))
-        except InputError as error:
-            all_faults.append(Fault(("accelerators", index, "name"), str(error).removeprefix("accelerator ")))
-    if not catalog_faults and len(accelerators) < len(sections.get("accelerators", ())):
-        del sections["accelerators"]
+    check_accelerator = (lambda _name: None) if catalog_faults else catalog.accelerator
+    context = Context(check_accelerator, lambda name: load_model(name, base), sections)
+    file, all_faults = sound_sections(source, faults, WorkloadFile, context)
+    section = sections.get("model")
+    model = None if section is None else load_model(section.name or section.config or section.architecture, base)
+    entries = sections.get("accelerators", ()) if not catalog_faults else ()
+    accelerators = [catalog.accelerator(entry.name) for entry in entries]
     all_faults += [*catalog_faults, *cross_faults(sections, model, accelerators)]
     demand, demand_faults = _workload(sections, base, model, read_trace=not all_faults)
     all_faults += demand_faults

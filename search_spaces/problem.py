@@ -45,11 +45,11 @@ from .files import Fault, Source
 from .sources import shipped_table
 
 MICROSECONDS = 1e6
-LEAST, MOST = 1_000, 20_000
+LEAST_RECORDED, MOST_RECORDED = 1_000, 20_000
 """Requests of a trace that tells of waves at all, assumed; and those that are kept of a longer one."""
-LARGEST = 3 * 8 * (MOST + MOST // 10)
-"""Bytes of a packed one at most: stretches have some more or less than MOST requests."""
-PARTS = 20
+LARGEST_RECORDED = 3 * 8 * (MOST_RECORDED + MOST_RECORDED // 10)
+"""Bytes of a packed one at most: stretches have some more or less than MOST_RECORDED requests."""
+PARTS_RECORDED = 20
 """Stretches of equal length, at equal distances, that are kept of a longer one."""
 STRETCHES = 10
 """Stretches of mean length that a recording has."""
@@ -131,15 +131,15 @@ def unpacked(source: str, of: int, too_long: int, span: float, packed: str) -> R
     """
     try:
         reader = zlib.decompressobj()
-        data = reader.decompress(base64.b64decode(packed, validate=True), LARGEST)
+        data = reader.decompress(base64.b64decode(packed, validate=True), LARGEST_RECORDED)
         gaps, isl, osl = np.frombuffer(data, dtype="<i8").reshape(3, -1)
     except (binascii.Error, zlib.error, ValueError):
         raise InputError("is damaged: it is no recording that pdplan packed") from None
     arrival = np.cumsum(gaps) / MICROSECONDS
     if not reader.eof:
         raise InputError("is damaged: its end is missing, or it is too long")
-    if arrival.size < LEAST or gaps.min() < 0 or arrival[-1] >= span or min(isl.min(), osl.min()) < 1:
-        raise InputError(f"is damaged: {LEAST:,} requests at least must come within its span of {span:g} s")
+    if arrival.size < LEAST_RECORDED or gaps.min() < 0 or arrival[-1] >= span or min(isl.min(), osl.min()) < 1:
+        raise InputError(f"is damaged: {LEAST_RECORDED:,} requests at least must come within its span of {span:g} s")
     return Recorded(source, of, too_long, span, arrival, isl.astype(np.int64), osl.astype(np.int64))
 
 

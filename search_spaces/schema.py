@@ -7,8 +7,9 @@ The docstring under each attribute is its documentation and becomes its descript
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -312,6 +313,26 @@ ClassShare = Annotated[float, share(bounds.CLASS_SHARE)]
 Hours = Annotated[float, quantity(Kind.PERCENTAGE, bounds.HOURS_PERCENTILE)]
 
 
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What validation may look up, and the sections that proved sound even if others did not.
+
+    check_accelerator, check_model: raise `InputError` on a name that is not known.
+    """
+
+    check_accelerator: Callable[[str], object]
+    check_model: Callable[[str], object]
+    sections: dict[str, Any]
+
+
+def _look_up(check: Callable[[str], object], name: str) -> str:
+    try:
+        check(name)
+    except InputError as error:
+        raise house_error(str(error).removeprefix("accelerator ").removeprefix("model ")) from None
+    return name
+
+
 class ModelSection(FileSection):
     """The model that is served, and its precision."""
 
@@ -330,6 +351,13 @@ class ModelSection(FileSection):
     where it has no other for the model's attention."""
     speculation: SpeculationSection | None = None
     """Speculative decoding that may be used; default: none."""
+
+    @field_validator("name", "config", "architecture")
+    @classmethod
+    def _is_known(cls, name: str | None, info: ValidationInfo) -> str | None:
+        if name is not None and isinstance(info.context, Context):
+            _look_up(info.context.check_model, name)
+        return name
 
 
 class Diurnal(FileSection):
@@ -527,10 +555,10 @@ class AcceleratorSection(FileSection):
 
     @field_validator("name")
     @classmethod
-    def _is_one(cls, name: str) -> str:
+    def _is_known(cls, name: str, info: ValidationInfo) -> str:
         if "," in name:
             raise house_error(f"{shown(name)} is not one name; write a list in brackets: [{name}]")
-        return name
+        return _look_up(info.context.check_accelerator, name) if isinstance(info.context, Context) else name
 
     @classmethod
     def key_faults(cls, section: Mapping[str, Any]) -> Iterator[str]:
@@ -677,8 +705,8 @@ class WorkloadFile(FileSection):
     def _keep_sound(cls, value: Any, handler: ModelWrapValidatorHandler[Any], info: ValidationInfo) -> Any:
         """Put each sound section into the context, for the checks across sections, which run although one failed."""
         result = handler(value)
-        if info.context is not None and info.field_name is not None:
-            info.context[info.field_name] = result
+        if isinstance(info.context, Context) and info.field_name is not None:
+            info.context.sections[info.field_name] = result
         return result
 
 

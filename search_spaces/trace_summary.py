@@ -28,7 +28,7 @@ from costmodel.units import MILLI
 from costmodel.words import percentage
 from costmodel.workload import Buckets, Workload, coarsen, whole_parts
 
-from .problem import LEAST
+from .problem import LEAST_RECORDED
 from .quantities import rounded
 from .trace_reader import (
     AUTO,
@@ -306,7 +306,7 @@ class TraceSummary:
     @property
     def tells_waves(self) -> bool:
         """Whether it has requests enough to be simulated as they came."""
-        return self.arrivals.requests >= LEAST and self.arrivals.duration > 0.0
+        return self.arrivals.requests >= LEAST_RECORDED and self.arrivals.duration > 0.0
 
     @cached_property
     def _cells(self) -> Buckets:

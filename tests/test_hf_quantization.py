@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from costmodel.attention import Part
+from costmodel.errors import ArchitectureError
 from costmodel.transformer import WeightScale
 from search_spaces.engines import ENGINES
 from search_spaces.enumeration import usual_kv_dtype
@@ -121,6 +122,14 @@ def test_fewer_bits_than_any_unit_computes_are_stored_so(quantization: dict[str,
     assert model.weight_bytes("int4") < parse_config(
         {**MOE, "quantization_config": {"quant_method": "gptq", "bits": 4}}, "test"
     ).weight_bytes("int4")
+
+
+def test_a_method_reads_its_own_word_and_no_other() -> None:
+    """Quanto's is `weights`, ModelOpt's is `quant_algo`."""
+    with pytest.raises(ArchitectureError, match="'weights' in 'quantization_config'"):
+        parse_config({**MOE, "quantization_config": {"quant_method": "quanto"}}, "test")
+    both = {"quant_method": "modelopt", "quant_algo": "FP8", "weights": {"dtype": "e4m3"}}
+    assert parse_config({**MOE, "quantization_config": both}, "test").native_weight_dtype == "fp8"
 
 
 @pytest.mark.parametrize(

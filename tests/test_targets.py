@@ -132,3 +132,8 @@ def test_llm_d_may_be_written_either_way(name: str, tmp_path: Path, capsys: pyte
     plan = parse_plan(capsys.readouterr().out.encode())
     assert plan.provenance.inputs["target"] == "llm-d"
     assert deployment_options(plan, target=name).target == "llm-d"
+    for misspelled in ("imagge", "version"):
+        with pytest.raises(
+            TypeError, match=rf"deployment_options\(\) got an unexpected keyword argument '{misspelled}'"
+        ):
+            deployment_options(plan, **{misspelled: "x"})

@@ -19,16 +19,16 @@ from optimizer.recommend.search import Level
 from optimizer.whatif import answer as answers
 from optimizer.whatif import curves
 from optimizer.whatif.answer import Answer, Row, ScenarioEffort, answer, run_sweep, sweep_of
-from optimizer.whatif.curves import RESOLUTION, frontier
-from optimizer.whatif.sensitivity import sensitivity
-from reports.answers.curves import curve_record, frontier_document, frontier_rows
+from optimizer.whatif.curves import RESOLUTION, break_even, frontier
+from optimizer.whatif.sensitivity import levers, near_optimal, sensitivity, tornado
+from reports.answers.curves import break_even_document, curve_record, frontier_document, frontier_rows
 from reports.answers.whatif import sweep_document
 from reports.document import Document
 from reports.rows import columns_csv, row_columns
 from reports.views import terminal_view
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
-from search_spaces.scenarios import parse_axis
+from search_spaces.scenarios import lever_of, parse_axis
 from tests.running import THREE_GPUS, demand
 
 BASE = Path()
@@ -137,6 +137,16 @@ def test_break_even_prices_are_those_of_a_fleet_that_simulation_did_not_refute(t
         assert all(sum(pool.replicas for pool in piece.pools) > 1 for piece in row.pieces)
 
 
+def test_what_cannot_be_simulated_along_a_lever_says_what_can(tight: Problem) -> None:
+    for key, bounds, frontier_words in (("rate", (10.0, 20.0), True), ("osl_scale", (0.9, 1.1), False)):
+        shown = text(break_even_document(break_even(tight, key, bounds), simulable=False))
+        assert (
+            f"Not simulated: --verify is for fleets along a price, not along {key}. --simulate simulates each" in shown
+        )
+        assert "pdplan optimize simulates the fleet of the file as it stands." in shown
+        assert (f"pdplan frontier --over {key} shows how far each meets the SLO." in shown) == frontier_words
+
+
 # --- sweeps ---------------------------------------------------------------------------------------------------------
 
 
@@ -173,6 +183,31 @@ def test_rows_of_one_fleet_share_what_was_seen_of_it(tight: Problem, judge: Judg
     rows = swept(tight, 4, "price.H100=1:4:7")
     assert len(looked) == 1
     assert [(row["simulated"], row["simulated_attainment"]) for row in rows] == [(True, 0.995)] * 7
+
+
+@pytest.mark.parametrize("looks", [1, 2, 3])
+def test_both_ends_of_a_lever_are_simulated_or_neither(tight: Problem, judge: Judge, looks: int) -> None:
+    """One look for both; along a price, where the fleet at hand is one of the two, they cost none."""
+    judge(one_replica_misses)
+    rows = tornado(tight, levers(tight), looks=looks)
+    assert rows[0].answers[0].attainment == 1.0
+    simulated = {row.key for row in rows if row.answers[1].attainment is not None}
+    assert simulated == {row.key for row in rows if row.answers[2].attainment is not None}
+    assert simulated >= {row.key for row in rows if lever_of(row.key).cheap}
+    assert len([key for key in simulated if not lever_of(key).cheap]) == looks - 1
+
+
+def test_the_cheapest_of_near_optimal_fleets_are_simulated_first(judge: Judge) -> None:
+    """Wherever their GPU types stand in the file."""
+    accelerators = [*THREE_GPUS["accelerators"][::-1], {"name": "L40S", "price": 0.9}]
+    problem = problem_of(TIGHT | {"accelerators": accelerators}, "tight", BASE)
+    judge(lambda _instance, _fleet: KEPT)
+    for looks in (1, 2, 3, 4):
+        rows = near_optimal(problem, looks=looks)
+        fleets = dict.fromkeys(engine_counts(best.pools) for _, best in rows)
+        simulated = {engine_counts(best.pools) for _, best in rows if best.attainment is not None}
+        assert simulated == {*[*fleets][:looks]}
+        assert len(fleets) == 4
 
 
 # --- the frontier ---------------------------------------------------------------------------------------------------

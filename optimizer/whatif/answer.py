@@ -7,8 +7,9 @@
 By formula a fleet may miss when it is simulated (`confirmed`): then the cheapest of one pool or two is simulated that
 has not more engines of the same kinds, CANDIDATES times at most. A fleet that missed is never an answer.
 
-A sweep has a row for each scenario; then the fleets of the most rows are simulated, and the rows of those that missed
-are solved again. The choice depends on the rows alone, so that it is the same on one core, many, or a cluster.
+A sweep has a row for each scenario; then some fleets are simulated, if not stated otherwise those of the most rows, and
+the rows of those that missed are solved again. The choice depends on the rows alone, so that it is the same on one
+core, many, or a cluster.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -426,17 +427,26 @@ class Solver:
         return row | best.row | {"fleet": best.case.key if best.case else "", "refuted_fleets": refuted_fleets}
 
 
+def most_shared(rows: Sequence[Row]) -> list[tuple[int, ...]]:
+    """The first row of each fleet, the fleets of the most rows first."""
+    fleets = Counter(row["fleet"] for row in rows if row["fleet"])
+    first = {row["fleet"]: number for number, row in reversed([*enumerate(rows)])}
+    return [(first[fleet],) for fleet, _ in fleets.most_common()]
+
+
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Scenarios to solve, how, and how many of their fleets are simulated at most, those in place of others apart.
+    """Scenarios to solve, how, and which of their fleets are simulated.
 
-    key: digest of all that the rows depend on.
+    looks: groups of rows whose fleets are simulated at most, fleets in place of others apart; key: digest of all that
+    the rows depend on; groups: numbers of the rows whose fleets are simulated all or not at all, in order.
     """
 
     scenarios: tuple[Scenario, ...]
     solver: Solver
     looks: int
     key: str
+    groups: Callable[[Sequence[Row]], Sequence[tuple[int, ...]]] = most_shared
 
 
 def sweep_of(  # noqa: PLR0917
@@ -510,9 +520,8 @@ def run_sweep(
         return {number: known[number] for number, _ in tasks}
 
     rows = solved(sorted(enumerate(sweep.scenarios), key=lambda row: _demand(row[1])), "scenarios", 0.0, PROVING)
-    fleets = Counter(rows[number]["fleet"] for number in range(count) if rows[number]["fleet"])
-    first = {rows[number]["fleet"]: number for number in reversed(range(count))}
-    again, shares = sorted(first[fleet] for fleet, _ in fleets.most_common(sweep.looks)), dict[str, float]()
+    groups = sweep.groups([rows[number] for number in range(count)])
+    again, shares = _first_looks(rows, groups, sweep.looks), dict[str, float]()
     refuted_fleets, solved_again = set[str](), set[int]()
     while again:
         solved_again.update(again)
@@ -522,9 +531,10 @@ def run_sweep(
             refuted_fleets.update(row["refuted_fleets"])
             if row["simulated"]:
                 shares[row["fleet"]] = row["simulated_attainment"]
-        again = [
-            number for number in range(count) if rows[number]["fleet"] in refuted_fleets and number not in solved_again
-        ]
+        judged_fleets = refuted_fleets | shares.keys()
+        judged = {number for number in range(count) if number in solved_again or rows[number]["fleet"] in judged_fleets}
+        judged.update(*(group for group in groups if judged.intersection(group)))
+        again = sorted(number for number in judged - solved_again if rows[number]["fleet"] not in {"", *shares})
     shown = []
     for number in range(count):
         row, share = rows[number], shares.get(rows[number]["fleet"])
@@ -533,12 +543,28 @@ def run_sweep(
     return shown
 
 
-def solve(problem: Problem, scenarios: Sequence[Scenario], effort: ScenarioEffort, looks: int = 0) -> list[Answer]:
-    """The answers to some scenarios, solved in this process; looks: fleets that are simulated at most."""
+def _first_looks(rows: Mapping[int, Row], groups: Sequence[tuple[int, ...]], looks: int) -> list[int]:
+    """Rows whose fleets are simulated first: one for each fleet of so many groups, those without a new one apart."""
+    chosen_rows = dict[str, int]()
+    for group in groups:
+        fleets = {rows[number]["fleet"]: number for number in group if rows[number]["fleet"]}
+        if looks and fleets.keys() - chosen_rows.keys():
+            chosen_rows, looks = fleets | chosen_rows, looks - 1
+    return sorted(chosen_rows.values())
+
+
+def solve(
+    problem: Problem,
+    scenarios: Sequence[Scenario],
+    effort: ScenarioEffort,
+    looks: int,
+    groups: Callable[[Sequence[Row]], Sequence[tuple[int, ...]]],
+) -> list[Answer]:
+    """The answers to some scenarios, solved in this process; looks, groups: as of a sweep."""
     solver = Solver(problem, effort, proven=False, shown=(), count=len(scenarios))
-    looks = 0 if effort is ScenarioEffort.SIMULATED else looks
+    sweep = Sweep(tuple(scenarios), solver, 0 if effort is ScenarioEffort.SIMULATED else looks, "", groups)
     with ThreadPoolExecutor(1) as executor:
-        return [Answer.of_row(row) for row in run_sweep(Sweep(tuple(scenarios), solver, looks, ""), executor, 1)]
+        return [Answer.of_row(row) for row in run_sweep(sweep, executor, 1)]
 
 
 def _demand(scenario: Scenario) -> str:

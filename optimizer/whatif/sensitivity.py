@@ -51,7 +51,18 @@ from optimizer.whatif.answer import solve
 from search_spaces.problem import Goal, Offer, Problem
 from search_spaces.scenarios import Scenario, lever_of, scenario_problem
 
-from .answer import Answer, Case, ScenarioEffort, answer, answer_of_plan, break_of, demand_of, is_simple, slow_instance
+from .answer import (
+    Answer,
+    Case,
+    Row,
+    ScenarioEffort,
+    answer,
+    answer_of_plan,
+    break_of,
+    demand_of,
+    is_simple,
+    slow_instance,
+)
 from .curves import break_even, own_value
 
 STEP_TIME: Final = "step_time_quantile"
@@ -81,8 +92,7 @@ class MovedLever:
     @property
     def swing(self) -> float:
         """Difference between the dearest and the cheapest of the answers [$/h]; infinite where one has no fleet."""
-        costs = [best.cost for best in self.answers if best.cost is not None]
-        return max(costs) - min(costs) if len(costs) == len(self.answers) else math.inf
+        return _swing([best.cost for best in self.answers])
 
     def record(self, flips: Sequence[Flip] = ()) -> LeverSensitivity:
         """The lever as a plan has it."""
@@ -90,6 +100,11 @@ class MovedLever:
         ends = {"usd_per_hour_low": low.cost, "usd_per_hour_high": high.cost}
         lever = {"lever": self.key, "value": self.value, "low": self.low, "high": self.high}
         return LeverSensitivity(**lever, **ends, flips=list(flips))
+
+
+def _swing(costs: Sequence[float | None]) -> float:
+    known_costs = [cost for cost in costs if cost is not None]
+    return max(known_costs) - min(known_costs) if len(known_costs) == len(costs) else math.inf
 
 
 def levers(
@@ -127,11 +142,19 @@ def tornado(
 ) -> list[MovedLever]:
     """The cost with each lever lower and higher, the others as they are; the largest swing first.
 
-    looks: fleets that are simulated at most, as in a sweep.
+    looks: costs that are of fleets which hold when simulated: that at hand, then those of the largest swings, of both
+    ends of a lever or neither.
     """
     rows = list(levers)
+
+    def groups(solved: Sequence[Row]) -> list[tuple[int, ...]]:
+        """At hand, then both ends of each lever."""
+        costs = [row["cost_usd_per_hour"] for row in solved]
+        pairs = [(low, low + 1) for low in range(1, len(solved), 2)]
+        return [(0,), *sorted(pairs, key=lambda pair: -_swing([costs[0], *(costs[end] for end in pair)]))]
+
     ends = [Scenario("", {row.key: end}) for row in rows for end in (row.low, row.high)]
-    here, *answers = solve(problem, [Scenario("", {}), *ends], effort, looks)
+    here, *answers = solve(problem, [Scenario("", {}), *ends], effort, looks, groups)
     pairs = zip(rows, answers[::2], answers[1::2], strict=True)
     moved = [replace(row, answers=(here, low, high)) for row, low, high in pairs]
     return sorted(moved, key=lambda row: -row.swing)
@@ -264,7 +287,8 @@ def near_optimal(
 ) -> list[tuple[str, Answer]]:
     """The cheapest fleet of all first; then without each GPU type and vendor in it, and of each type and vendor alone.
 
-    Each with its condition, such as "without H200"; cheapest first. looks: fleets that are simulated at most.
+    Each with its condition, such as "without H200"; cheapest first. looks: fleets that are simulated at most, the
+    cheapest first.
     """
     if not is_simple(problem):
         raise InputError("--slack compares fleets of least cost whose pools serve every class; state such a goal")
@@ -282,10 +306,17 @@ def near_optimal(
         Scenario(name, {f"{lever}.{card}": 0 for card in sorted(out) for lever in ("owned", "inventory")})
         for out, name in conditions.items()
     ]
+
+    def groups(solved: Sequence[Row]) -> list[tuple[int, ...]]:
+        """Each condition by itself, the cheapest first."""
+        costs = [math.inf if row["cost_usd_per_hour"] is None else row["cost_usd_per_hour"] for row in solved]
+        return [(number,) for number in sorted(range(len(solved)), key=lambda number: costs[number])]
+
     none = "by formula none meets the SLO within the file's limits"
+    answers = solve(problem, scenarios, effort, max(looks - 1, 0), groups)
     rows = [
         (scenario.name, row if row.pools or row.refuted else replace(row, binding=none))
-        for scenario, row in zip(scenarios, solve(problem, scenarios, effort, max(looks - 1, 0)), strict=True)
+        for scenario, row in zip(scenarios, answers, strict=True)
     ]
     return [("cheapest", best), *sorted(rows, key=lambda row: math.inf if row[1].cost is None else row[1].cost)]
 

@@ -54,7 +54,10 @@ REQUESTS = whole(bounds.MAX_NUM_SEQS)
     help="What the replica does.",
 )  # fmt: skip
 @weight_dtype_option
-@click.option("--kv-dtype", type=Choice(["bf16", "fp8"]), help="Precision of the KV cache; default: as the engine's.")
+@click.option(
+    "--kv-dtype", type=Choice(["bf16", "fp8"]),
+    help="Precision of the KV cache; default: what the engine uses for this checkpoint.",
+)  # fmt: skip
 @click.option("--isl", type=LENGTH, default=2048, show_default=True, help="Input length [token].")
 @click.option("--osl", type=LENGTH, default=256, show_default=True, help="Output length [token].")
 @click.option("--batch", type=REQUESTS, help="Requests that run at once; default: all that fit.")

@@ -152,7 +152,9 @@ def whatif(console: Console, problem: Problem, /, *, file: Path, output: Output,
     pools that meets the SLO by formula, unless --full is stated.
 
     Up to --verify fleets are simulated, those of the most rows first. Where a fleet misses its SLOs, its
-    rows are solved again without it. A scenario without a fleet is a row that says what is in the way.
+    rows are solved again without it. --slack simulates the cheapest fleets first. --tornado simulates both
+    ends of a lever or neither, and counts them once. A scenario without a fleet is a row that says what is
+    in the way.
 
     Exits with 3 when no scenario has a fleet that meets the SLOs.
     """

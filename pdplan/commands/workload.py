@@ -167,7 +167,7 @@ def _reading_of(console: Console, flags: Flags, transformer: Transformer | None)
 
 def _read_requests(console: Console, flags: Flags, transformer: Transformer | None) -> Reading:
     """Read a trace of requests, telling how far that is."""
-    from search_spaces.problem import LEAST
+    from search_spaces.problem import LEAST_RECORDED
     from search_spaces.trace_summary import read_trace, trace_source, workload_mapping
 
     columns, most = pairs(flags.columns, "--columns") or None, flags.max_tokens or int(MAX_TOKENS.high)
@@ -186,7 +186,11 @@ def _read_requests(console: Console, flags: Flags, transformer: Transformer | No
     if keeps_times:
         del mapping["burstiness"]
         mapping["recorded"] = trace_source(summary, flags.output.parent)
-    few = f"it has fewer than {LEAST:,} requests" if summary.arrivals.requests < LEAST else "all came at one moment"
+    few = (
+        f"it has fewer than {LEAST_RECORDED:,} requests"
+        if summary.arrivals.requests < LEAST_RECORDED
+        else "all came at one moment"
+    )
     note = "Note: pdplan optimize will draw random requests of these lengths, not those of the trace as they came: "
     note += f"{few if whole else 'only part of it was read (--limit)'}."
     note = "" if keeps_times else note

@@ -13,7 +13,7 @@ from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
 from optimizer.plans.records import Outcome, pool_records, unpriced
 from optimizer.whatif.answer import Answer
-from optimizer.whatif.curves import RESOLUTION, Frontier, Step
+from optimizer.whatif.curves import OVER, RESOLUTION, Frontier, Step
 from optimizer.whatif.sensitivity import ChunkCurve
 from reports.charts import Axis, Drawing, Panel, Series, draw_panels, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
@@ -258,8 +258,10 @@ def break_even_document(curve: Frontier, *, simulable: bool) -> Document:
     answers = [step.answer for step in curve.steps]
     notes = simulated_notes(answers)
     if notes and not simulable and all(answer.attainment is None for answer in answers):
-        notes = (
-            f"Not simulated: --verify is for fleets along a price, not along {curve.over}. --simulate is for all.",
+        notes = said(
+            f"Not simulated: --verify is for fleets along a price, not along {curve.over}.",
+            "--simulate simulates each of these fleets; pdplan optimize simulates the fleet of the file as it stands.",
+            f"pdplan frontier --over {curve.over} shows how far each meets the SLO." if curve.over in OVER else "",
         )
     sentences = (
         *no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value, EXACT_DIGITS))),

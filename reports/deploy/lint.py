@@ -2,7 +2,7 @@
 
 A rule is a named function of the plan's deployment and of what was read back from the files; it yields one sentence
 for each place where it is broken. It judges what the files say, not what was meant. What no rule is about is compared
-with what pdplan writes (`checking`). The rules on hand-overs are those that the search itself keeps to
+with what pdplan writes (`files.checked_directory`). The rules on hand-overs are those that the search itself keeps to
 (`search_spaces.enumeration`).
 """
 
