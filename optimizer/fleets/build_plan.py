@@ -441,6 +441,15 @@ def amount(value: float, unit: str) -> str:
     return f"{value:,.6g}" if unit == "1" else f"{value:,.6g} {unit}"
 
 
+def more_load(load: float) -> str:
+    """How much a load is above the planned one, which is 1: less than one per cent is said with a decimal place.
+
+    >>> more_load(1.003), more_load(1.218)
+    ('0.3 %', '22 %')
+    """
+    return percentage(load - 1.0, 1 if load < 1.01 else 0)
+
+
 def pool_binding(pool: FleetPool, headroom: PoolHeadroom, prompt_time: float = 0.0) -> Binding:
     """How close a pool is to the load at which an SLO breaks; prompt_time: share of the time with a prompt [1].
 
@@ -450,8 +459,7 @@ def pool_binding(pool: FleetPool, headroom: PoolHeadroom, prompt_time: float = 0
     shared = f" (prompts that wait are batched, so its prompt time of {percentage(prompt_time, 1)} grows by less)"
     why = f"{MEANING[headroom.resource]}{shared if 1.0 < prompt_time * headroom.load < float('inf') else ''}"
     if headroom.load >= 1.0:
-        room = percentage(headroom.load - 1.0, 1 if headroom.load < 1.01 else 0)
-        room = f"can take {room} more load by formula: beyond that,"
+        room = f"can take {more_load(headroom.load)} more load by formula: beyond that,"
     elif headroom.load > 0.0:
         room = f"gets {percentage(share - 1.0)} more load than it can take by formula:"
     else:

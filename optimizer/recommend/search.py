@@ -551,22 +551,22 @@ def with_untried(result: FormulaResult, bench: Bench, best: SearchResult, runs: 
     They come in the order of their cost, but for those that simulation refuted and what has no more of the same
     engines; runs: that confirm one at least.
     """
-    space, others = replace(result.space, late=bench.late, cut=set()), list(best.others)
+    space, trail = replace(result.space, late=bench.late, cut=set()), list(best.others)
     for number in range(CANDIDATES):
         if best.winner is None or result.proof.few_pools is None or bench.late():
             break
         misses = [engines_of(bench.instance, verdict.fleet) for verdict in bench.verdicts.values() if not verdict.held]
         cheaper = cheapest_held(space.without(misses), bench.instance.problem, best.winner.cost)
         if cheaper is None:
-            return replace(best, others=tuple(others)), not space.cut
+            return replace(best, others=tuple(trail)), not space.cut
         verdict = bench.verdict(smallest_batches(bench.instance, space.fleet(cheaper[0])))
         if verdict.held:
             verdict, _ = confirmed(bench, verdict, CANDIDATES + 2 + number, runs=runs)
         if verdict.held:
             best = replace(best, winner=verdict)
         else:
-            others.append((CANDIDATE, verdict))
-    return replace(best, others=tuple(others)), False
+            trail.append((CANDIDATE, verdict))
+    return replace(best, others=tuple(trail)), False
 
 
 def cheaper_fleets(space: FleetSearch, proof: Proof, cost: float, bench: Bench | None = None) -> CheaperFleets | None:

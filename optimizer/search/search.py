@@ -365,14 +365,18 @@ def _price(search: FleetSearch, problem: Problem, picks: Picks) -> float:
     return float(gpu_cost(problem, gpus)) if bool(within_limits(problem, gpus)) else np.inf
 
 
+def _talking(search: FleetSearch, problem: Problem, free: BoolArray) -> tuple[IntArray, IntArray]:
+    """Every prefill setting beside every decode setting that it can hand over to; none where two pools are too many."""
+    settings, talks = search.settings, search.instance.tables.talks
+    ends = [np.flatnonzero(free & (settings.role == role)) for role in (PREFILL, DECODE)]
+    may_pair = problem.constraints.fits((Role.PREFILL, Role.DECODE))
+    first, second = np.nonzero(may_pair & talks[np.ix_(settings.shape[ends[0]], settings.shape[ends[1]])])
+    return ends[0][first], ends[1][second]
+
+
 def _pairs(search: FleetSearch, problem: Problem, below: float, free: BoolArray) -> list[tuple[float, Picks]]:
     """Every pair of as few engines as keep up that the limits allow and that costs less: cost, pools."""
-    settings, tables, least = search.settings, search.instance.tables, search.least
-    if not problem.constraints.fits((Role.PREFILL, Role.DECODE)):
-        return []
-    ends = [np.flatnonzero(free & (settings.role == role)) for role in (PREFILL, DECODE)]
-    first, second = np.nonzero(tables.talks[np.ix_(settings.shape[ends[0]], settings.shape[ends[1]])])
-    first, second = ends[0][first], ends[1][second]
+    least, (first, second) = search.least, _talking(search, problem, free)
     gpus = search.gpus_each * (least + problem.constraints.spare_replicas)[:, None]
     need = gpus[first] + gpus[second]
     cost = gpu_cost(problem, need)
@@ -386,35 +390,27 @@ def fleets_between(search: FleetSearch, low: float, high: float) -> int | None:
 
     Told apart by what is bought: roles, GPU types, GPUs of a replica, replicas. None where there are too many to count.
     """
-    problem, tables, settings = search.instance.problem, search.instance.tables, search.settings
-    columns = np.stack([settings.role, tables.offer[settings.shape], tables.gpus[settings.shape].astype(np.int64)])
-    kinds, kind = np.unique(columns, axis=1, return_inverse=True)
-    role, offer, gpus = kinds
-    engine_gpus = (offer[:, None] == np.arange(len(problem.offers))) * gpus[:, None]
-    owned, price = np.array([(item.owned, max(item.usd_per_hour, ROUNDING)) for item in problem.offers])[offer].T
-    most = np.ceil((owned + high / price) / gpus).astype(np.int64) + 1
+    problem, free = search.instance.problem, np.ones(search.settings.size, dtype=np.bool_)
+    kinds, kind = np.unique(np.column_stack([search.settings.role, search.gpus_each]), axis=0, return_inverse=True)
+    role, engine_gpus = kinds[:, 0], kinds[:, 1:]
+    owned, price = np.array([(offer.owned, max(offer.usd_per_hour, ROUNDING)) for offer in problem.offers]).T
+    most = np.ceil((engine_gpus > 0.0) @ owned / engine_gpus.sum(axis=1) + high / (engine_gpus @ price))
+    most = most.astype(np.int64) + 1
 
-    def cheaper(others: FloatArray, engines: IntArray) -> int:
-        """Pools of these engines beside other GPUs, (rows, offers), at either price."""
-        at = [most_engines(problem, others, engine_gpus[engines], most[engines], cost) for cost in (high, low)]
+    def pools_between(other_gpus: FloatArray, engines: IntArray) -> int:
+        """Sizes of pools of these engines beside other GPUs, (rows, offers), between the two costs."""
+        at = [most_engines(problem, other_gpus, engine_gpus[engines], most[engines], cost) for cost in (high, low)]
         return int((at[0] - at[1]).sum())
 
     alone = np.flatnonzero(role == COLOCATED)
-    count = cheaper(np.zeros((alone.size, len(problem.offers))), alone)
-    if not problem.constraints.fits((Role.PREFILL, Role.DECODE)):
-        return count
-    talks = np.zeros((role.size, role.size), dtype=np.bool_)
-    ends = [np.flatnonzero(settings.role == end) for end in (PREFILL, DECODE)]
-    first, second = np.nonzero(tables.talks[np.ix_(settings.shape[ends[0]], settings.shape[ends[1]])])
-    talks[kind[ends[0]][first], kind[ends[1]][second]] = True
-    prefill, decode = np.nonzero(talks)
+    pairs = np.stack([kind.ravel()[end] for end in _talking(search, problem, free)])
+    prefill, decode = np.unique(pairs, axis=1)
     if most[prefill].sum() > MOST_LOOKS:
         return None
-    sizes = [np.arange(1, number) for number in most[prefill]]
-    rows = np.repeat(np.arange(prefill.size), [size.size for size in sizes])
-    replicas = np.concatenate(sizes, dtype=np.int64) if sizes else np.zeros(0, dtype=np.int64)
-    replicas = replicas + problem.constraints.spare_replicas
-    return count + cheaper(engine_gpus[prefill[rows]] * replicas[:, None], decode[rows])
+    rows = np.repeat(np.arange(prefill.size), most[prefill] - 1)
+    replicas = 1 + np.arange(rows.size) - np.searchsorted(rows, rows) + problem.constraints.spare_replicas
+    count = pools_between(engine_gpus[prefill[rows]] * replicas[:, None], decode[rows])
+    return count + pools_between(np.zeros((alone.size, len(problem.offers))), alone)
 
 
 def smallest_batches(instance: Instance, fleet: Fleet) -> Fleet:

@@ -13,8 +13,7 @@ from costmodel.accelerator import mean_power
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.simulator.metrics import percentiles, run_span
 from costmodel.units import SECONDS_PER_HOUR
-from costmodel.words import percentage
-from optimizer.fleets.build_plan import MEANING, binding, engine_pools, with_latencies
+from optimizer.fleets.build_plan import MEANING, binding, engine_pools, more_load, with_latencies
 from optimizer.fleets.error_bars import ANALYTIC, bars_between
 from optimizer.fleets.evaluate import QUANTILES, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, pool_config
@@ -325,13 +324,13 @@ def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> 
     pools = [row for row in rows if row.constraint in POOL_LIMITS]
     fullest = max((row.used for row in pools), default=0.0)
 
-    more = percentage(load_factor - 1.0, 1 if load_factor < 1.01 else 0)
-
     def simulated_row(row: Binding) -> Binding:
         if row not in pools or (row.used * load_factor <= 1.0 and not (row.used == fullest and row.used * fails < 1.0)):
             return row
         why = MEANING[Resource(row.constraint)]  # what gives out first is known by formula alone
-        sentence = f"{row.where} can take {more} more load in simulation: beyond that, by formula, {why}."
+        sentence = (
+            f"{row.where} can take {more_load(load_factor)} more load in simulation: beyond that, by formula, {why}."
+        )
         return binding(row.constraint, row.where, 1.0 / load_factor, 1.0, row.unit, sentence)
 
     return list(map(simulated_row, rows))

@@ -199,17 +199,17 @@ class Flag:
 
     def told(self, pool: DeployedPool, value: Any) -> Any:
         """A setting as the engine counts it; InputError where those that share it would not get equal parts."""
-        settings, value = asdict(pool.settings), self.spelled[value] if self.spelled else value
+        settings, value = pool.settings, self.spelled[value] if self.spelled else value
         for number, name in enumerate(self.per, start=1):
-            if value % settings[name]:
-                degrees = " x ".join(f"{DEGREES[degree]} {settings[degree]}" for degree in self.per[:number])
+            if value % getattr(settings, name):
+                degrees = " x ".join(f"{DEGREES[each]} {getattr(settings, each)}" for each in self.per[:number])
                 raise InputError(
-                    f"pool {pool.id}: {self.setting} {settings[self.setting]} is not a multiple of {degrees}, and "
-                    f"engines are told {self.name} for each"
+                    f"pool {pool.id}: {self.setting} {getattr(settings, self.setting)} is not a multiple of {degrees}, "
+                    f"and engines are told {self.name} for each"
                 )
-            value //= settings[name]
+            value //= getattr(settings, name)
         value = value + self.more if self.more else value
-        return value * settings[self.times] if self.times else value
+        return value * getattr(settings, self.times) if self.times else value
 
     def planned(self, where: str, engine_values: Counted) -> Any:
         """The setting of what an engine is told; the inverse of `told`."""
