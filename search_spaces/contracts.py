@@ -246,6 +246,11 @@ class Forecast:
         peak = self.rate * (1.0 + growth) ** np.arange(self.months)
         return np.asarray(peak[:, None] * np.array(self.by_hour))
 
+    @property
+    def every_rate(self) -> FloatArray:
+        """Rates of all hours, months and paths [1/s]."""
+        return np.concatenate([self.rates(path.growth).ravel() for path in self.paths])
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:

@@ -147,7 +147,7 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
     Raises InfeasibleError when no fleet serves the highest rate of the forecast.
     """
     problem = replace(problem, offers=tuple(replace(offer, owned=0) for offer in problem.offers))
-    rates_ahead = np.concatenate([terms.forecast.rates(path.growth).ravel() for path in terms.forecast.paths])
+    rates_ahead = terms.forecast.every_rate
     rates, prices = level_rates(rates_ahead, terms.forecast.levels), _prices(problem, terms)
     looked: dict[tuple[object, ...], FleetCheck] = {}
     for _ in range(1 + CANDIDATES):
@@ -541,21 +541,34 @@ class Levels:
         """Number of the lowest level that serves each rate."""
         return np.searchsorted(self.rates * (1.0 + ROUNDING), rates).astype(np.int64)
 
+    def excess(self, rates: FloatArray) -> float:
+        """By how much the levels that serve these rates are above them, Σ u(r) / Σ r − 1 [1]."""
+        return float(self.rates[self.level_of(rates)].sum() / rates.sum()) - 1.0
+
 
 def level_rates(rates: FloatArray, count: int) -> FloatArray:
-    """At most `count` rates that cover all given ones: themselves if they are few, else spaced evenly in logarithms.
+    """At most `count` of the given rates, such that serving each rate at the next higher of them costs least [1/s].
 
-    >>> level_rates(np.array([1.0, 3.0, 3.0]), 4).tolist(), level_rates(np.array([1.0, 2.0, 3.0, 4.0]), 3).tolist()
-    ([1.0, 3.0], [1.0, 2.0, 4.0])
+    Levels u_1 < … < u_k minimize Σ_r (u(r) − r), u(r) the lowest level that serves r. Dynamic programming over the
+    sorted rates: cost of the hours up to u_j with m levels, C_m(j) = min_i<j C_m−1(i) + u_j × hours from i to j.
+
+    >>> level_rates(np.array([1.0, 3.0, 3.0]), 4).tolist(), level_rates(np.array([1.0, 3.9, 4.0, 9.0]), 3).tolist()
+    ([1.0, 3.0], [1.0, 4.0, 9.0])
     """
-    distinct = np.unique(rates[rates > 0.0])
-    if distinct.size <= count:
-        return distinct
-    if count == 1:
-        return distinct[-1:]
-    grid = np.geomspace(distinct[0], distinct[-1], count)
-    grid[[0, -1]] = distinct[[0, -1]]
-    return grid
+    level, hours = np.unique(rates[rates > 0.0], return_counts=True)
+    if level.size <= count:
+        return level
+    until = np.cumsum(hours)
+    cost, hours_from = level * until, np.tril(until[:, None] - until, -1)
+    below: list[IntArray] = []
+    for _ in range(count - 1):
+        total = np.where(hours_from > 0, cost + level[:, None] * hours_from, np.inf)
+        below.append(total.argmin(axis=1))
+        cost = total.min(axis=1)
+    chosen = [level.size - 1]
+    for lower in reversed(below):
+        chosen.append(int(lower[chosen[-1]]))
+    return level[chosen[::-1]]
 
 
 def make_levels(

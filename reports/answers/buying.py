@@ -365,14 +365,15 @@ def value_left(purchase: BuyingPlan) -> list[str]:
 def notes(purchase: BuyingPlan) -> list[str]:
     """What else a buyer should know, each with its unit and what it is made of."""
     terms, average = purchase.terms, " on average" if len(purchase.outcomes) > 1 else ""
-    kilograms = carbon(purchase)
+    kilograms, excess = carbon(purchase), purchase.levels.excess(terms.forecast.every_rate)
     carbon_words = f", {significant(kilograms / KILO)} t of CO2 at {terms.grams_per_kwh:g} g/kWh" if kilograms else ""
     return [
         "The growth is taken as sure; with --low and --high the choice allows for a band."
         if len(purchase.outcomes) == 1
         else f"Knowing the growth beforehand would save {money(purchase.total - purchase.hindsight)} on average.",
         f"No other commitments and fleets of the {count(float(purchase.levels.rates.size))} request rates that were "
-        f"searched cost less than {money(purchase.bound)}{average} (gap {percent(purchase.gap)}).",
+        f"searched cost less than {money(purchase.bound)}{average} (gap {percent(purchase.gap)}). Every hour gets the "
+        f"fleet of the next higher of these rates, {percent(excess)} above its demand on average.",
         f"Electricity of all GPUs in use, at {terms.electricity}: {significant(purchase.energy / KILO)} MWh"
         f"{carbon_words}{average}.",
         *_assumptions(purchase),
