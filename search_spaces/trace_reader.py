@@ -76,17 +76,23 @@ class ArrivalUnit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Names of the three columns in the file, and the unit of the first."""
+    """Names of the columns in the file, and the unit of the first; cached: None where the file has no such column."""
 
     arrival: str
     isl: str
     osl: str
     unit: ArrivalUnit = ArrivalUnit.AUTO
+    cached: str | None = None
 
     @property
-    def names(self) -> tuple[str, str, str]:
-        """The three column names: arrival, isl, osl."""
-        return self.arrival, self.isl, self.osl
+    def token_names(self) -> tuple[str, ...]:
+        """The columns of token counts: isl, osl and, if there is one, cached."""
+        return self.isl, self.osl, *([] if self.cached is None else [self.cached])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns that are read: arrival and the token counts."""
+        return self.arrival, *self.token_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,7 @@ class Rows:
 
     nanoseconds: arrival on the trace's own clock [ns]; line: line in the file, from 1; isl, osl: lengths [token].
     hash_ids, hash_counts: prefix blocks of all rows one after another, and how many each row has (None: no blocks).
+    cached: input tokens that the engines of the log found in their prefix caches [token] (None: the log does not say).
     """
 
     nanoseconds: IntArray
@@ -103,13 +110,20 @@ class Rows:
     line: IntArray
     hash_ids: NDArray[np.uint64] | None = None
     hash_counts: IntArray | None = None
+    cached: IntArray | None = None
 
     def __len__(self) -> int:
         return int(self.line.size)
 
     def pick(self, indices: NDArray[np.intp]) -> Rows:
         """Return the chosen rows in the order given, hash blocks and all."""
-        rows = Rows(self.nanoseconds[indices], self.isl[indices], self.osl[indices], self.line[indices])
+        rows = Rows(
+            self.nanoseconds[indices],
+            self.isl[indices],
+            self.osl[indices],
+            self.line[indices],
+            cached=None if self.cached is None else self.cached[indices],
+        )
         if self.hash_ids is None or self.hash_counts is None:
             return rows
         counts, first = self.hash_counts[indices], np.cumsum(self.hash_counts) - self.hash_counts
@@ -187,7 +201,7 @@ def _read_bytes(reader: Callable[[int], bytes], size: int, path: Path, line: int
 
 
 Cells = list[str]
-"""Arrival, ISL and OSL of a request as they are written, empty where one is missing."""
+"""Arrival, ISL, OSL and, if the file has them, cached tokens of a request as written, empty where one is missing."""
 Request = tuple[Cells, list[Any] | None]
 """A request as it is written, and its hash blocks."""
 
@@ -199,19 +213,21 @@ def rows_of(
     unit = columns.unit
     lines_left = iter(lines)
     while chunk := list(islice(lines_left, ROWS_PER_CHUNK)):
-        numbers: list[tuple[int, int, int, int]] = []
+        numbers: list[tuple[int, ...]] = []
         hashes: list[list[Any] | None] = []
         for number, line in chunk:
             try:
-                (arrival, isl, osl), blocks = read_request(line)
+                (arrival, isl, osl, *rest), blocks = read_request(line)
                 if unit is ArrivalUnit.AUTO:
                     unit = ArrivalUnit.ISO if _DATE.match(arrival.strip()) else ArrivalUnit.SECONDS
                 time = _arrival(columns.arrival, arrival, unit)
-                numbers.append((time, _tokens(columns.isl, isl), _tokens(columns.osl, osl), number))
+                cached = [_tokens(str(columns.cached), text) for text in rest]
+                numbers.append((time, _tokens(columns.isl, isl), _tokens(columns.osl, osl), number, *cached))
                 hashes.append(blocks)
             except InputError as error:
                 raise InputError(f"{path}:{number}: {error}") from None
-        table = Rows(*(np.ascontiguousarray(column) for column in np.array(numbers, dtype=np.int64).T))
+        times, isls, osls, lines_of, *rest = map(np.ascontiguousarray, np.array(numbers, dtype=np.int64).T)
+        table = Rows(times, isls, osls, lines_of, cached=rest[0] if rest else None)
         block_lists = [blocks for blocks in hashes if blocks is not None]
         if len(block_lists) < len(hashes):
             yield table
@@ -227,6 +243,7 @@ def joined(chunks: list[Rows]) -> Rows:
     """The rows of all chunks together; without hash blocks where some have none."""
     names = ["nanoseconds", "isl", "osl", "line"]
     names += ["hash_ids", "hash_counts"] * all(chunk.hash_ids is not None for chunk in chunks)
+    names += ["cached"] * all(chunk.cached is not None for chunk in chunks)
     return Rows(**{name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in names})
 
 
@@ -280,9 +297,9 @@ def json_request(columns: Columns) -> Callable[[bytes], Request]:
         arrival = value_at(record, columns.arrival)
         if arrival is None and columns.arrival not in record:
             raise InputError(f"the object has no key {shown(columns.arrival)}")
-        lengths = ((name, value_at(record, name)) for name in (columns.isl, columns.osl))
-        isl, osl = ("" if value is None else _text(name, value) for name, value in lengths)
-        return [_text(columns.arrival, arrival), isl, osl], blocks
+        counts = ((name, value_at(record, name)) for name in columns.token_names)
+        tokens = ("" if value is None else _text(name, value) for name, value in counts)
+        return [_text(columns.arrival, arrival), *tokens], blocks
 
     return read
 
@@ -341,7 +358,11 @@ def _arrival(name: str, text: str, unit: ArrivalUnit) -> int:
         )
     seconds = value * UNITS[Kind.DURATION][unit]
     if not abs(seconds) <= MAX_SECONDS:
-        hint = "; is it in ms (arrival_unit: ms)?" if abs(seconds) < 1e3 * MAX_SECONDS else ""
+        hint = (
+            "; if it is in ms, state arrival_unit: ms (--columns arrival_unit=ms)"
+            if abs(seconds) < 1e3 * MAX_SECONDS
+            else ""
+        )
         raise InputError(f"{name} is {value:g} {unit.value}, but must be a time before the year 2112{hint}")
     return round(seconds * NANOSECONDS)
 
@@ -408,9 +429,11 @@ OWN_COLUMNS: Mapping[TraceFormat, Columns] = {
 """Formats whose columns are given. Mooncake's hash_ids are left out where there are no prefixes, as in the benchmarks
 that `pdplan deploy` writes."""
 
-TRACE_NAMES: Mapping[str, Mapping[str, Sequence[str]]] = shipped_table("search_spaces", "trace_names.yaml")
-KNOWN_NAMES = TRACE_NAMES["columns"]
+TRACE_NAMES: Mapping[str, Any] = shipped_table("search_spaces", "trace_names.yaml")
+KNOWN_NAMES: Mapping[str, Sequence[str]] = TRACE_NAMES["columns"]
 """Column names that are recognised without a mapping, by role."""
+CACHED_NAMES: Sequence[str] = TRACE_NAMES["cached"]
+"""Names of the column that only some logs have."""
 
 
 def read_rows(
@@ -510,7 +533,9 @@ def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | Non
     unit = mapping.get("arrival_unit") or (suffix if suffix in ("s", "ms", "us", "ns") else AUTO)
     if unit not in list(ArrivalUnit):
         raise UnknownNameError("arrival_unit", unit, list(ArrivalUnit))
-    return form, Columns(arrival, isl, osl, ArrivalUnit(unit))
+    by_name = _by_plain_name(names)
+    cached = next((by_name[name] for name in CACHED_NAMES if name in by_name), None)
+    return form, Columns(arrival, isl, osl, ArrivalUnit(unit), cached)
 
 
 def _csv_names(head: str, where: str) -> list[str]:
@@ -528,15 +553,21 @@ def _plain_name(name: str) -> str:
     return name.strip().lower().replace(" ", "_").replace("-", "_")
 
 
+def _by_plain_name(names: Sequence[str]) -> dict[str, str]:
+    """Columns by their plain name, of keys in objects the last one; of equal ones the nearest to the top."""
+    by_name: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: name.count(NESTED)):
+        by_name.setdefault(_plain_name(name.removesuffix(f"{NESTED}value").rpartition(NESTED)[2]), name)
+    return by_name
+
+
 def _column(role: str, column: str | None, names: Sequence[str], where: str) -> str:
     """The column of a role: the one that is wanted, or the one with the best known name, nearest to the top."""
     if column is not None:
         if column in names:
             return column
         raise InputError(f"{where}: there is no column {shown(column)}; {name_hint(column, names, 'found')}")
-    by_name: dict[str, str] = {}
-    for name in sorted(names, key=lambda name: name.count(NESTED)):
-        by_name.setdefault(_plain_name(name.removesuffix(f"{NESTED}value").rpartition(NESTED)[2]), name)
+    by_name = _by_plain_name(names)
     name_of = next((by_name[name] for name in KNOWN_NAMES[role] if name in by_name), None)
     if name_of is None:
         known_names = {known for role_names in KNOWN_NAMES.values() for known in role_names}

@@ -227,12 +227,15 @@ _CELLS = int(cell_of(np.array([MAX_TOKENS]))[0]) + 1
 def prefix_hits(rows: Rows, size: int | None) -> tuple[float | None, dict[float, float] | None]:
     """Share of the input tokens that an infinite prefix cache holds [1], and the times since the last use of what hits.
 
-    Request by request in the order of the file; size: tokens of a hash block, None where there are none. A request hits
-    the longest run of its first blocks that all appeared in earlier requests; the hit is blocks x block size tokens, at
-    most the request's ISL (its last block is partly filled).
+    Without blocks the share is what the engines of the log found, if it says so. Else request by request in the order
+    of the file; size: tokens of a hash block, None where there are none. A request hits the longest run of its first
+    blocks that all appeared in earlier requests; the hit is blocks x block size tokens, at most the request's ISL (its
+    last block is partly filled).
     """
     if size is None or rows.hash_ids is None or rows.hash_counts is None:
-        return None, None
+        if rows.cached is None or (rows.cached < 0).all():
+            return None, None
+        return int(np.clip(rows.cached, 0, rows.isl).sum()) / int(rows.isl.sum()), None
     counts = rows.hash_counts
     row = np.repeat(np.arange(counts.size), counts)
     _, first, place = np.unique(rows.hash_ids, return_index=True, return_inverse=True)
@@ -269,9 +272,9 @@ class TraceSummary:
 
     rows: those that count, in order of arrival; left_out: in words, the rows that no engine can serve; dropped: how
     many; too_long: requests left out as longer than `most_tokens` [token]; out_of_order: arrivals earlier than the line
-    before. Of an infinite prefix cache, None where the trace does not tell: prefix_hit_share: share of the input tokens
-    that it holds [1]; block_tokens: tokens of a hash block; reuse_interval: time since the last use of what hits, by
-    probability [s].
+    before. Of an infinite prefix cache, or of that of the log's engines, None where the trace does not tell:
+    prefix_hit_share: share of the input tokens that it holds [1]; block_tokens: tokens of a hash block; reuse_interval:
+    time since the last use of what hits, by probability [s].
     """
 
     path: Path
@@ -363,6 +366,10 @@ class TraceSummary:
             subject = "1 arrival is" if self.out_of_order == 1 else f"{self.out_of_order} arrivals are"
             notes.append(f"{subject} earlier than the line before; the trace was sorted by arrival.")
         notes += arrival_notes(self.arrivals)
+        if self.prefix_hit_share is not None and self.block_tokens is None:
+            notes.append(
+                "Prefix hits are those of the engines that wrote the log; another fleet's caches may hold more or less."
+            )
         if self.block_tokens is None and self.rows.hash_ids is not None and self.format is TraceFormat.MOONCAKE:
             notes.append("hash_ids fit no known block size; the prefix-hit share is unknown.")
         return tuple(notes)

@@ -225,6 +225,19 @@ def test_columns_are_keys_in_objects(write: Write, capsys: pytest.CaptureFixture
     assert "2 in 2 s (jsonl)" in capsys.readouterr().out
 
 
+def test_cached_tokens_of_a_log_are_its_prefix_hits(write: Write) -> None:
+    usage = [
+        {"input_tokens": 100, "output_tokens": 6, "details": {"cached_tokens": 50}},
+        {"input_tokens": 300, "output_tokens": 7},
+    ]
+    path = write(jsonl(*({"timestamp": at, "usage": tokens} for at, tokens in enumerate(usage))), "log.jsonl")
+    assert read_trace(path).prefix_hit_share == 50 / 400
+    table = write("arrival,isl,osl,cached_tokens\n0,100,5,60\n1,100,5,900\n2,100,5,\n", "log.csv")
+    assert read_trace(table).prefix_hit_share == 160 / 300  # never more than the prompt
+    assert "the engines that wrote the log" in read_trace(table).notes[-1]
+    assert read_trace(write("arrival,isl,osl,cached_tokens\n0,100,5,\n1,90,5,\n", "none.csv")).prefix_hit_share is None
+
+
 # --- search_spaces.trace_summary: exact figures of the public traces, and the histograms that are shipped of them
 
 # The public traces ---------------------------------------------------------------------------------------------------
