@@ -207,7 +207,10 @@ def _shared_layers(fields: ConfigFields, hidden: int, layers: int, gated: bool) 
     adapter = (fields.optional("adapter_rank") or 0) * (hidden + (2 if gated else 1) * block.intermediate)
     own = FeedForward(hidden, 0, gated=True, adapter=round((hidden**2 + adapter) / (2 * hidden)))
     pairs: list[tuple[Attention, FeedForward]] = []
-    for kind in fields.labels("layer_types", ("mamba", "linear_attention", "hybrid"), layers) or ():
+    kinds = fields.labels("layer_types", ("mamba", "linear_attention", "hybrid"), layers)
+    if kinds is None:
+        raise fields.error("'layers_block_type' is missing, which says before which layers the shared block stands")
+    for kind in kinds:
         pairs += [(shared, block), (mamba, own)] if kind == "hybrid" else [(mamba, nothing)]
     return pairs
 
