@@ -179,7 +179,8 @@ def _batch(model: Transformer, config: EngineConfig, most: int, batch: float | N
         advice = (
             f"the weights alone take {weights / 2**30:.0f} GiB per GPU: use more GPUs, such as a higher TP"
             if weights > config.memory_fraction * config.accelerator.memory
-            else f"a smaller max_num_batched_tokens (now {config.max_num_batched_tokens:,}) needs less for activations"
+            else f"a smaller max_num_seqs (now {config.max_num_seqs:,}) or max_num_batched_tokens (now "
+            f"{config.max_num_batched_tokens:,}) needs less for activations"
         )
         raise InputError(
             f"{model.name} in {config.weight_dtype} does not fit on {config.gpus} × {config.accelerator.name}: "
