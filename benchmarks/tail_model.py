@@ -41,7 +41,7 @@ from optimizer.loads.engine_table import LINK_UTILIZATION  # noqa: E402
 from optimizer.loads.instance import Instance, make_instance  # noqa: E402
 from optimizer.verification.judge import Judgement, judge  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
-from search_spaces.engines import EngineChange, engine_names  # noqa: E402
+from search_spaces.engines import engine_names  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
 from search_spaces.problem import Balancing, Constraints, Objective, Offer, Problem, SearchSpace, Slo  # noqa: E402
 from search_spaces.search_space import SEQS_FACTOR, Span, sizes  # noqa: E402
@@ -82,7 +82,7 @@ def problem_of(case: Case) -> Problem:
         offers=(Offer(accelerator, accelerator.price.usd_per_hour),),
         space=space,
         objective=Objective(),
-        engine_changes={case.engine: EngineChange(arrival_ms=0.0, handover_ms=0.0)},
+        engine_changes={case.engine: {"arrival_ms": 0.0, "handover_ms": 0.0}},
         constraints=Constraints(balancing=case.balancing),
         engine=case.engine,
     )

@@ -26,7 +26,8 @@ from costmodel.units import MILLI
 from .files import LARGEST_RESULTS, Keys, Source, read_text, shown_path
 from .measurements import SHORTEST, Latency, Layout, MeasuredRun
 from .quantities import Kind, allowed_units, unit_size
-from .sources import NESTED, JsonText, after_space, json_kind, json_shown, parse_source, shipped_table, value_at
+from .shipped import shipped_table
+from .sources import NESTED, JsonText, after_space, json_kind, json_shown, parse_source, value_at
 
 
 class Tool(StrEnum):

@@ -35,12 +35,13 @@ from .efficiency import (
     figures_dict,
     parse_efficiency,
 )
-from .engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
-from .fields import FileSection, Reader, Text, choice, count, faults_of, number, quantity, sections_of
+from .engines import NO_CHANGES, EngineChanges, engine_name
+from .fields import FileSection, Reader, Text, choice, count, faults_of, member, number, quantity, sections_of
 from .files import Fault, FaultsError, check_kind
-from .quantities import Kind, in_base_units
+from .quantities import Kind
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
-from .sources import read_source, shipped_table
+from .shipped import in_base_units, shipped_table
+from .sources import read_source
 
 TOP, ENGINES = "accelerators", "engines"
 """The keys of an overlay."""
@@ -134,6 +135,17 @@ else:
             EFFICIENCY: (_EfficiencyChanges | None, None),
         },
     )
+
+
+class EngineChange(FileSection):
+    """Host times of an engine in a user's catalog file; what is left out stays as it is shipped."""
+
+    step_overhead_us: Annotated[float, number(bounds.NOT_NEGATIVE)] | None = None
+    per_request_overhead_us: Annotated[float, number(bounds.NOT_NEGATIVE)] | None = None
+    arrival_ms: Annotated[float, number(bounds.NOT_NEGATIVE)] | None = None
+    handover_ms: Annotated[float, number(bounds.NOT_NEGATIVE)] | None = None
+    origin: Annotated[Origin, member(Origin)] = Origin.ASSUMED
+    source: Text = "the user's catalog file"
 
 
 class OverlayFile(FileSection):
@@ -250,7 +262,9 @@ def load_catalog(overlay: Path | None = None, prices: str | None = None) -> Acce
                 faults += [replace(fault, path=(TOP, name, *fault.path)) for fault in error.faults]
         if faults:
             raise InputError(source.render(faults))
-        catalog = replace(catalog, engines=file.engines)
+        catalog = replace(
+            catalog, engines={name: change.model_dump(exclude_none=True) for name, change in file.engines.items()}
+        )
     return catalog if prices is None or basis_of(prices) is not None else catalog.with_quotes(Path(prices))
 
 

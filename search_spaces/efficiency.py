@@ -20,7 +20,8 @@ from costmodel.units import MICRO
 
 from . import bounds
 from .fields import FileSection, Text, member, number, share
-from .quantities import in_base_units, rounded
+from .quantities import rounded
+from .shipped import in_base_units
 
 DEFAULT = "default"
 LIKE = "like"

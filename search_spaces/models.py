@@ -48,7 +48,8 @@ from .files import check_name, decoded, read_file, shown_path
 from .hf_config import completed, open_config
 from .hf_quantization import part_of
 from .huggingface import parse_config
-from .sources import JsonText, json_kind, read_source, shipped_table
+from .shipped import shipped_table
+from .sources import JsonText, json_kind, read_source
 
 LARGEST_CONFIG = 4 * MIB
 """The largest config.json in public use is below 100 kB."""

@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +35,6 @@ _TAG = "tag:yaml.org,2002:"
 _BARE_FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+\Z")
 """YAML 1.1 wants a dot in a float, so 1e12 arrives as a text; here it is the number that it looks like."""
 _LONGEST_INT = 18
-
-
-_SHIPPED: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""With libyaml it is ten times as fast."""
-
-
-def shipped_table(package: str, name: str) -> Any:
-    """The content of a YAML file of the distribution."""
-    text = resources.files(package).joinpath(name).read_text("utf-8")
-    return yaml.load(text, Loader=_SHIPPED)  # noqa: S506 (a safe loader; the file is ours)
 
 
 def read_source(path: Path, max_bytes: int = MAX_BYTES) -> tuple[Source, list[Fault]]:

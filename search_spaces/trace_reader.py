@@ -29,7 +29,8 @@ from costmodel.words import percentage
 
 from .files import kind_of_bytes, open_file, regular_size
 from .quantities import UNITS, Kind, finite_number
-from .sources import NESTED, json_kind, json_shown, shipped_table, value_at
+from .shipped import shipped_table
+from .sources import NESTED, json_kind, json_shown, value_at
 
 MAX_LINE_BYTES = 16 * MIB
 """A request of a million tokens needs some 20 kB for its hash blocks; a longer line is a file without lines."""
