@@ -270,7 +270,7 @@ def rank_correlation(tables: Sequence[Table], steadies: Steadies) -> float:
         ours = (work / (steady.ttft + load.gaps * steady.tpot))[:, 0]
         theirs = (work / (table.ttft + load.gaps * table.tpot))[:, 0]
         for each, predicted, measured in zip(table.batch.deployments, ours, theirs, strict=True):
-            engines = (each.row.prefill.workers if each.decode is None else 1) / each.row.gpus
+            engines = (each.row.prefill.count if each.decode is None else 1) / each.row.gpus
             key = (each.row.model, each.row.accelerator)
             points.setdefault(key, []).append((predicted * engines, measured * engines))
     large = [np.array(pairs) for pairs in points.values() if len(pairs) >= LEAST_RANKED]
