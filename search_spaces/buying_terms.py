@@ -37,7 +37,7 @@ from .fields import (
     sections_of,
     share,
 )
-from .files import Fault, Keys, check_kind
+from .files import Fault, Keys
 from .problem import Offer, Problem
 from .quantities import Kind
 from .quotes import basis_of
@@ -220,8 +220,7 @@ def load_terms(problem: Problem, path: Path | None = None, changes: Mapping[str,
         if faults:
             raise problem.refusal(faults)
     if path is not None:
-        terms_source, terms_faults = read_source(path)
-        check_kind(terms_source, "file of terms", TERMS_SCHEMA)
+        terms_source, terms_faults = read_source(path, "file of terms", TERMS_SCHEMA)
         file = sections_of(terms_source, terms_faults, TermsFile)
         unknown = _unknown(file.accelerators, problem)
         if unknown:

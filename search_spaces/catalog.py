@@ -37,7 +37,7 @@ from .efficiency import (
 )
 from .engines import NO_CHANGES, EngineChanges, engine_name
 from .fields import FileSection, Reader, Text, choice, count, faults_of, member, number, quantity, sections_of
-from .files import Fault, FaultsError, check_kind
+from .files import Fault, FaultsError
 from .quantities import Kind
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
 from .shipped import in_base_units, shipped_table
@@ -251,8 +251,7 @@ def load_catalog(overlay: Path | None = None, prices: str | None = None) -> Acce
     """
     catalog = _shipped_catalog()
     if overlay is not None:
-        source, faults = read_source(overlay, MAX_OVERLAY_BYTES)
-        check_kind(source, "catalog")
+        source, faults = read_source(overlay, "catalog", max_bytes=MAX_OVERLAY_BYTES)
         file = sections_of(source, [*faults, *_name_faults(source.value, catalog)], OverlayFile)
         faults = []
         for name, change in file.accelerators.items():

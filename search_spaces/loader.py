@@ -36,7 +36,7 @@ from .demand import LengthsSection, WorkloadSection, read_demand
 from .engines import DRAFTED
 from .enumeration import usual_kv_dtype
 from .fields import sound_sections
-from .files import Fault, FaultsError, Keys, Source, check_kind, check_name
+from .files import Fault, FaultsError, Keys, Source, check_name
 from .models import load_model
 from .problem import (
     DEFAULT_VOLUME_RANGE,
@@ -88,8 +88,7 @@ def load_problem(path: Path | str, overrides: Mapping[str, Any] | None = None) -
     """
     path = Path(path)
     check_name(path)
-    source, faults = read_source(path)
-    check_kind(source, "workload", WORKLOAD_SCHEMA)
+    source, faults = read_source(path, "workload", WORKLOAD_SCHEMA)
     return stated_problem(overridden(source, overrides or {}, path.parent), faults, path.parent, path.stem)
 
 
