@@ -23,7 +23,7 @@ from costmodel.errors import InputError  # noqa: E402
 from search_spaces.benchmark_results import Tool  # noqa: E402
 from search_spaces.calibration import Calibration, Setup, calibrate  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
-from search_spaces.engines import engine_names  # noqa: E402
+from search_spaces.engines import ENGINES  # noqa: E402
 from search_spaces.measured_engines import measured_model  # noqa: E402
 from search_spaces.measurements import Latency, MeasuredRun, Workers, read_measurements, weight_dtype  # noqa: E402
 
@@ -61,7 +61,7 @@ def groups(folder: Path) -> list[Group]:
     rows: dict[Key, dict[Workers, list[MeasuredRun]]] = defaultdict(lambda: defaultdict(list))
     for row in read_measurements(folder / "serving" / "closed_loop.csv")[1]:
         usable = isinstance(row, MeasuredRun) and row.decode is None and row.concurrency is not None
-        if usable and row.engine in engine_names() and math.isfinite(sum(row.scored)):
+        if usable and row.engine in ENGINES and math.isfinite(sum(row.scored)):
             rows[row.model, row.accelerator, row.engine, weight_dtype(row.gemm_dtype)][row.prefill].append(row)
     return [
         (key, layout, found[:: max(len(found) // ROWS, 1)][:ROWS])

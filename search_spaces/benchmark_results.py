@@ -24,10 +24,9 @@ from costmodel.engine import Parallelism
 from costmodel.errors import InputError, shown
 from costmodel.units import MILLI
 
-from .files import LARGEST_RESULTS, Keys, Source, read_text, shown_path
+from .files import LARGEST_RESULTS, Keys, Source, read_text, shipped_table, shown_path
 from .measurements import SHORTEST, Latency, MeasuredRun, Workers
 from .quantities import Kind, allowed_units, unit_size
-from .shipped import shipped_table
 from .sources import NESTED, JsonText, after_space, json_kind, json_shown, parse_source, value_at
 
 

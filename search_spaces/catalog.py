@@ -37,10 +37,9 @@ from .efficiency import (
 )
 from .engines import NO_CHANGES, EngineChanges, engine_name
 from .fields import FileSection, Reader, Text, choice, count, faults_of, member, number, quantity, sections_of
-from .files import Fault, FaultsError
-from .quantities import Kind
+from .files import Fault, FaultsError, shipped_table
+from .quantities import Kind, in_base_units
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
-from .shipped import in_base_units, shipped_table
 from .sources import read_source
 
 TOP, ENGINES = "accelerators", "engines"

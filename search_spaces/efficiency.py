@@ -20,8 +20,7 @@ from costmodel.units import MICRO
 
 from . import bounds
 from .fields import FileSection, Text, member, number, share
-from .quantities import rounded
-from .shipped import in_base_units
+from .quantities import in_base_units, rounded
 
 DEFAULT = "default"
 LIKE = "like"

@@ -14,17 +14,13 @@ from costmodel.engine import SCHEDULERS, Draft, EngineMemory, EngineOverhead, Fr
 from costmodel.errors import UnknownNameError
 from costmodel.units import MICRO
 
-from .shipped import in_base_units, shipped_table
+from .files import shipped_table
+from .quantities import in_base_units
 
 EngineChanges = Mapping[str, Mapping[str, Any]]
 """Figures of a user's catalog file by the catalog's name of the engine, with the keys of engines.yaml."""
 
 NO_CHANGES: EngineChanges = {}
-
-
-def engine_names() -> tuple[str, ...]:
-    """Serving engines that the catalog knows."""
-    return tuple(sorted(_entries("engines.yaml")))
 
 
 def engine_name(word: str) -> str:

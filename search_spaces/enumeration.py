@@ -370,16 +370,6 @@ def degree_refusals(
         yield "hybrid_prefill_is_one_stage", f"PP {prefill.pipeline} of prefill: {sentence}"
 
 
-def cannot_talk(model: Transformer, prefill: Parallelism, decode: Parallelism) -> str | None:
-    """Why a prefill engine cannot hand over to a decode engine; None if it can.
-
-    >>> from search_spaces.models import load_model
-    >>> cannot_talk(load_model("Llama-3.1-70B"), Parallelism(tensor=2), Parallelism(tensor=4)) is None
-    True
-    """
-    return next((reason for _, reason in degree_refusals(model, prefill, decode)), None)
-
-
 @dataclass(frozen=True, slots=True)
 class End:
     """One end of a hand-over: all of an engine that the rules look at.

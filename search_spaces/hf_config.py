@@ -16,7 +16,7 @@ from typing import Any
 
 from costmodel.errors import ArchitectureError, shown
 
-from .shipped import shipped_table
+from .files import shipped_table
 from .sources import value_at
 
 LARGEST = 10**8

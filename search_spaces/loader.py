@@ -36,7 +36,7 @@ from .demand import LengthsSection, WorkloadSection, read_demand
 from .engines import DRAFTED
 from .enumeration import usual_kv_dtype
 from .fields import sound_sections
-from .files import Fault, FaultsError, Keys, Source, check_name
+from .files import Fault, FaultsError, Keys, Source, check_name, shipped_text
 from .models import load_model
 from .problem import (
     DEFAULT_VOLUME_RANGE,
@@ -66,7 +66,6 @@ from .schema import (
     WorkloadFile,
 )
 from .search_space import search_space
-from .shipped import shipped_text
 from .sources import MAX_DEPTH, parse_value, read_source
 from .trace_summary import quantiles_of
 
@@ -514,16 +513,6 @@ _COMMENTS: Mapping[str, str] = {
 }
 _RECORDED = "its requests are simulated as they came; without it, state burstiness (1 is Poisson)"
 COMMENT_WIDTH = 110
-
-
-def init_text() -> str:
-    """Return the commented example that `pdplan init` writes; it loads and solves as it stands."""
-    return shipped_text("search_spaces", "init_template.yaml")
-
-
-def fleet_text() -> str:
-    """Return the commented fleet file that `pdplan init --fleet` writes; it serves the example of `pdplan init`."""
-    return shipped_text("search_spaces", "fleet_template.yaml")
 
 
 def workload_yaml_text(mapping: Mapping[str, Any], name: str, model: str, notes: Sequence[str] = ()) -> str:

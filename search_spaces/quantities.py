@@ -10,12 +10,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from fractions import Fraction
+from typing import Any
 
 from costmodel.errors import InputError, shown
-from costmodel.units import MILLI
+from costmodel.units import GIB, MICRO, MILLI, TERA
 from costmodel.words import join_words
 
-from .shipped import shipped_table
+from .files import shipped_table
 
 
 class Kind(StrEnum):
@@ -41,6 +42,23 @@ BASE_UNIT: Mapping[Kind, str] = {
     kind: next(unit for unit, size in units.items() if size == 1.0) for kind, units in UNITS.items()
 }
 """The unit of a plain number, and of every number inside pdplan."""
+
+SUFFIXES: Mapping[str, float] = {"_us": MICRO, "_ms": MILLI, "_gib": float(GIB), "_tb_s": TERA, "_w": 1.0}
+"""Units in the keys of the catalog's files, in the base unit."""
+
+
+def in_base_units(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of a file of the catalog, whose keys end in units, in base units and without them.
+
+    >>> in_base_units({"launch_us": 4.0, "source": "x"})
+    {'launch': 4e-06, 'source': 'x'}
+    """
+    plain: dict[str, Any] = {}
+    for key, value in row.items():
+        suffix = next((suffix for suffix in SUFFIXES if key.endswith(suffix)), "")
+        plain[key.removesuffix(suffix)] = value * SUFFIXES[suffix] if suffix else value
+    return plain
+
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 

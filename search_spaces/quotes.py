@@ -27,9 +27,8 @@ from costmodel.units import MIB
 
 from . import bounds
 from .fields import FileSection, choice, faults_of, house_error, member, quantity
-from .files import Fault, FaultsError, read_text, shown_path
+from .files import Fault, FaultsError, read_text, shipped_text, shown_path
 from .quantities import Kind
-from .shipped import shipped_text
 
 FILE = "quotes.csv"
 ENDING = ".csv"

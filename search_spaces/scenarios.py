@@ -24,11 +24,11 @@ from costmodel.metric import METRICS, Metric
 from .bounds import LATENCIES, REQUEST_RATE
 from .demand import Diurnal
 from .fields import section_of
+from .files import shipped_table
 from .loader import place_in, problem_of, set_value
 from .problem import Problem
 from .quantities import Kind, QuantityError, as_share, check_plain, parse
 from .schema import WorkloadFile
-from .shipped import shipped_table
 from .sources import parse_value
 
 Inputs = dict[str, Any]

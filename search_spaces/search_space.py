@@ -21,8 +21,8 @@ from . import bounds
 from .catalog import normalized_name
 from .enumeration import Shape, head_refusals
 from .fields import ONE_OR_MORE, FileSection, Reader, at_most, choice, count, house_error, member
+from .files import shipped_table
 from .problem import Problem, SearchSpace
-from .shipped import shipped_table
 from .sources import parse_value
 
 WEIGHT_DTYPES = tuple(DTYPE_BYTES)

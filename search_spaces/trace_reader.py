@@ -27,9 +27,8 @@ from costmodel.errors import InputError, UnknownNameError, name_hint, name_list,
 from costmodel.units import MIB
 from costmodel.words import percentage
 
-from .files import kind_of_bytes, open_file, regular_size
+from .files import kind_of_bytes, open_file, regular_size, shipped_table
 from .quantities import UNITS, Kind, finite_number
-from .shipped import shipped_table
 from .sources import NESTED, json_kind, json_shown, value_at
 
 MAX_LINE_BYTES = 16 * MIB

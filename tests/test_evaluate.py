@@ -26,7 +26,7 @@ from optimizer.search.bound import LATE_BY_STEPS, keeping_up, late_first_tokens
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated
 from optimizer.verification.judge import judge
-from search_spaces.engines import engine_names, load_engine_overhead, load_serving_policy
+from search_spaces.engines import ENGINES, load_engine_overhead, load_serving_policy
 from search_spaces.enumeration import engine_config
 from search_spaces.problem import Constraints, SearchSpace
 from tests.optimizer_cases import EVERY_ROLE, instance_of, limit, model, offer, problem, slo, space, workload
@@ -468,7 +468,7 @@ def timed_instance(engine: str, changes: Mapping[str, float], ttft: float = 2.0)
     return make_instance(stated)
 
 
-@pytest.mark.parametrize("engine", engine_names())
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("roles", MODES)
 def test_formula_simulation_and_closed_loop_shift_by_the_same(engine: str, roles: tuple[Role, ...]) -> None:
     """By what the user's file says: 7 ms until the queue, and 40 ms for a hand-over."""
