@@ -16,7 +16,7 @@ from costmodel.words import percentage
 from pdplan.commands.accuracy import FILES
 from reports.answers.accuracy import LABELS, QUANTITIES, error_cells, labelled, validation_dict
 from search_spaces.catalog import load_catalog
-from search_spaces.engines import engine_names, load_serving_policy
+from search_spaces.engines import ENGINES, load_serving_policy
 from search_spaces.measured_engines import predict_serving, predict_steps
 from search_spaces.measurements import SCRIPTS, RowKind, read_measurements, read_scripts, with_settings
 from search_spaces.serving_error import ASSUMED_WIDENING, Factors, interval_of, shipped_errors, step_widths
@@ -171,7 +171,7 @@ def _suspects(value: dict[str, Any]) -> list[str]:
 
 
 def _fitted(error: ServingError) -> str:
-    names = engine_names()
+    names = tuple(sorted(ENGINES))
     policies = [load_serving_policy(name) for name in names]
     rows = [
         [meaning, *(write(policy) for policy in policies)]

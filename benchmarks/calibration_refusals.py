@@ -23,9 +23,9 @@ from costmodel.errors import InputError  # noqa: E402
 from search_spaces.benchmark_results import Tool  # noqa: E402
 from search_spaces.calibration import Calibration, Setup, calibrate  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
-from search_spaces.engines import engine_names  # noqa: E402
+from search_spaces.engines import ENGINES  # noqa: E402
 from search_spaces.measured_engines import measured_model  # noqa: E402
-from search_spaces.measurements import Latency, Layout, MeasuredRun, read_measurements, weight_dtype  # noqa: E402
+from search_spaces.measurements import Latency, MeasuredRun, Workers, read_measurements, weight_dtype  # noqa: E402
 
 ROWS, LEAST = 8, 5
 """Runs of a group that are fitted, and that it must have."""
@@ -34,7 +34,7 @@ WRONG = 12
 """Groups that are fitted with wrong flags, drawn at random."""
 
 Key = tuple[str, str, str, str]
-Group = tuple[Key, Layout, list[MeasuredRun]]
+Group = tuple[Key, Workers, list[MeasuredRun]]
 
 
 def main() -> None:
@@ -46,22 +46,22 @@ def main() -> None:
         counts[f"true flags: {told(group, {}, folder, 'true')}"] += 1
     random.Random(0).shuffle(chosen)
     for group in chosen[:WRONG]:
-        (_, _, _, dtype), layout, _ = group
+        (_, _, _, dtype), workers, _ = group
         for other in DTYPES:
             if other != dtype:
                 counts[f"wrong precision: {told(group, {'weight_dtype': other}, folder, other)}"] += 1
-        for tensor in {layout.tensor * 2, layout.tensor // 2} - {0}:
-            changed = replace(layout, tensor=tensor)
-            counts[f"wrong ranks: {told(group, {'layout': changed}, folder, f'TP{tensor}')}"] += 1
+        for tensor in {workers.split.tensor * 2, workers.split.tensor // 2} - {0}:
+            changed = replace(workers, split=replace(workers.split, tensor=tensor))
+            counts[f"wrong ranks: {told(group, {'workers': changed}, folder, f'TP{tensor}')}"] += 1
     print("\n".join(f"{number:4d} {what}" for what, number in sorted(counts.items())))
 
 
 def groups(folder: Path) -> list[Group]:
     """The groups, largest first within each key."""
-    rows: dict[Key, dict[Layout, list[MeasuredRun]]] = defaultdict(lambda: defaultdict(list))
+    rows: dict[Key, dict[Workers, list[MeasuredRun]]] = defaultdict(lambda: defaultdict(list))
     for row in read_measurements(folder / "serving" / "closed_loop.csv")[1]:
         usable = isinstance(row, MeasuredRun) and row.decode is None and row.concurrency is not None
-        if usable and row.engine in engine_names() and math.isfinite(sum(row.scored)):
+        if usable and row.engine in ENGINES and math.isfinite(sum(row.scored)):
             rows[row.model, row.accelerator, row.engine, weight_dtype(row.gemm_dtype)][row.prefill].append(row)
     return [
         (key, layout, found[:: max(len(found) // ROWS, 1)][:ROWS])
@@ -73,17 +73,17 @@ def groups(folder: Path) -> list[Group]:
 
 def told(group: Group, changes: dict[str, object], folder: Path, flags: str) -> str:
     """Fit a group and print the outcome: kept, refused, or forbidden by physics."""
-    key, layout, rows = group
+    key, workers, rows = group
     model, accelerator, engine, dtype = key
     catalog = load_catalog()
     gpu, published = catalog.accelerator(accelerator), measured_model(model, folder / "models")
-    setup = Setup(catalog, model, published, gpu, layout, engine, dtype)
+    setup = Setup(catalog, model, published, gpu, workers, engine, dtype)
     try:
         found = calibrate([run_of(row) for row in rows], replace(setup, **changes), "measured")  # type: ignore[arg-type]
     except InputError as error:
-        print(*key, layout.tensor, flags, "forbidden:", error, flush=True)
+        print(*key, workers.split.tensor, flags, "forbidden:", error, flush=True)
         return "forbidden"
-    print(*key, layout.tensor, flags, figures(found), found.refusal or "kept", flush=True)
+    print(*key, workers.split.tensor, flags, figures(found), found.refusal or "kept", flush=True)
     return "refused" if found.refusal else "kept"
 
 

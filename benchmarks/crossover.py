@@ -37,7 +37,7 @@ from optimizer.fleets.evaluate import evaluate, largest_load  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool  # noqa: E402
 from optimizer.loads.instance import Instance, make_instance  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
-from search_spaces.measurements import Layout, MeasuredRun, read_measurements  # noqa: E402
+from search_spaces.measurements import MeasuredRun, Workers, read_measurements  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
 from search_spaces.problem import Offer, Problem, SearchSpace, Slo  # noqa: E402
 
@@ -197,8 +197,8 @@ class Row:
     gpus: int
     tpot: float
     tokens: float
-    prefill: Layout
-    decode: Layout | None
+    prefill: Workers
+    decode: Workers | None
 
 
 def measured(data: Path, gpu: str) -> Iterator[Row]:
@@ -243,17 +243,17 @@ def like_with_like(rows: list[Row], question: Question) -> Iterator[str]:
             ours = f", by the formulas {TOKENS * rate:>4.0f} over {TOKENS * found.mixed.per_gpu:>4.0f} = "
             ours += f"{rate / max(found.mixed.per_gpu, 1e-12):.2f}"
         yield (
-            f"  {row.engine} {row.prefill.workers}+{row.decode.workers} workers {1e3 * row.tpot:>5.1f} ms "
+            f"  {row.engine} {row.prefill.count}+{row.decode.count} workers {1e3 * row.tpot:>5.1f} ms "
             f"{row.tokens:>4.0f} over {other:>4.0f} = {row.tokens / other:.2f}{ours}"
         )
 
 
-def fleet_rate(found: Found, prefill: Layout, decode: Layout) -> float:
+def fleet_rate(found: Found, prefill: Workers, decode: Workers) -> float:
     """Requests per second of a fleet of these workers [1/s]; 0 where the space lacks one of them."""
     sides = ((found.prompts, prefill), (found.decodes, decode))
     return min(
-        layout.workers * max((one.rate for one in engines if split_of(one) == degrees(layout)), default=0.0)
-        for engines, layout in sides
+        side.count * max((one.rate for one in engines if split_of(one) == degrees(side)), default=0.0)
+        for engines, side in sides
     )
 
 

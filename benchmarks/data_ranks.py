@@ -66,7 +66,7 @@ def rows_of(path: Path) -> Iterator[Measured]:
             own, summed = (steady_state(batch, each) for each in (policy, of_all_ranks(policy, ranks)))
             for index, each in enumerate(batch.deployments):
                 logs = [float(np.log(steady.tpot[index, 0] / each.row.scored[1])) for steady in (own, summed)]
-                workers = each.row.decode.workers if each.row.decode else 1
+                workers = each.row.decode.count if each.row.decode else 1
                 requests = float(own.running[index, 0]) / workers / ranks
                 yield Measured(path.name, batch.engine, each.prefill.accelerator.name, ranks, requests, *logs)
 

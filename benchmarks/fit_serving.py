@@ -39,7 +39,7 @@ from costmodel.engine import ServingPolicy  # noqa: E402
 from costmodel.queues.steady_state import Steady  # noqa: E402
 from costmodel.units import MICRO  # noqa: E402
 from reports.answers.accuracy import LEAST_RANKED, kendall_tau  # noqa: E402
-from search_spaces.engines import engine_names, load_serving_policy, serving_policy  # noqa: E402
+from search_spaces.engines import ENGINES, load_serving_policy, serving_policy  # noqa: E402
 
 Array = NDArray[np.float64]
 Prior = dict[str, tuple[float, float]]
@@ -158,7 +158,7 @@ def fit(tables: Sequence[Table]) -> Fit:
     """Colocated rows decide all but what only disaggregated ones show; the latter decide that."""
     rows = merged(tables)
     gpus = sorted({generation(each) for table in tables for each in table.batch.deployments})
-    belief = prior_of(engine_names(), gpus)
+    belief = prior_of(tuple(sorted(ENGINES)), gpus)
     whole = _fitted([table for table in rows if not table.batch.pools.apart], belief, start(belief), APART)
     apart = [table for table in rows if table.batch.pools.apart]
     values = dict(unpacked(belief, _fitted(apart, belief, whole, set(belief) - set(APART))).values)
@@ -270,7 +270,7 @@ def rank_correlation(tables: Sequence[Table], steadies: Steadies) -> float:
         ours = (work / (steady.ttft + load.gaps * steady.tpot))[:, 0]
         theirs = (work / (table.ttft + load.gaps * table.tpot))[:, 0]
         for each, predicted, measured in zip(table.batch.deployments, ours, theirs, strict=True):
-            engines = (each.row.prefill.workers if each.decode is None else 1) / each.row.gpus
+            engines = (each.row.prefill.count if each.decode is None else 1) / each.row.gpus
             key = (each.row.model, each.row.accelerator)
             points.setdefault(key, []).append((predicted * engines, measured * engines))
     large = [np.array(pairs) for pairs in points.values() if len(pairs) >= LEAST_RANKED]
@@ -289,7 +289,7 @@ def write_engines(fitted: Fit) -> None:
     text = path.read_text("utf-8")
     head = text[: text.index("\nvllm:")]
     content = yaml.safe_load(text)
-    for engine in engine_names():
+    for engine in sorted(ENGINES):
         entry = content[engine]
         arrival = fitted.values[f"{engine} arrival_ms"]
         entry["step_overhead_us"] = settled(entry["step_overhead_us"], fitted.values["step_us"])

@@ -23,7 +23,7 @@ from costmodel.simulator.metrics import steady
 from optimizer.fleets.evaluate import evaluate
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.verification.judge import judge
-from search_spaces.engines import engine_names
+from search_spaces.engines import ENGINES
 from search_spaces.problem import Problem
 
 FACTORS = (0.7, 0.85, 0.95, 1.05, 1.2, 1.5)
@@ -107,7 +107,7 @@ def verdicts(rows: Sequence[Row]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=40_000, help="of each run")
-    parser.add_argument("--engine", choices=engine_names(), default="vllm", help="whose scheduler the engines have")
+    parser.add_argument("--engine", choices=ENGINES, default="vllm", help="whose scheduler the engines have")
     parser.add_argument("--held-out", action="store_true", help="pools drawn at random instead of the chosen ones")
     parser.add_argument("--only", default="", help="cases whose kind or name contains this")
     arguments = parser.parse_args()

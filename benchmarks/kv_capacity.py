@@ -28,14 +28,14 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.accelerator import Accelerator  # noqa: E402
 from costmodel.calibration import pattern_search  # noqa: E402
-from costmodel.engine import EngineConfig  # noqa: E402
+from costmodel.engine import EngineConfig, Parallelism  # noqa: E402
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_token_per_gpu, kv_capacity_bytes  # noqa: E402
 from costmodel.transformer import Transformer  # noqa: E402
 from costmodel.units import GIB  # noqa: E402
 from search_spaces.catalog import AcceleratorCatalog, load_catalog  # noqa: E402
 from search_spaces.enumeration import memory_refused  # noqa: E402
 from search_spaces.measured_engines import in_dtype, measured_engine, measured_model  # noqa: E402
-from search_spaces.measurements import DTYPE_WORDS, Layout  # noqa: E402
+from search_spaces.measurements import DTYPE_WORDS  # noqa: E402
 
 FloatArray = NDArray[np.float64]
 
@@ -130,7 +130,7 @@ def _row(words: dict[str, str], catalog: AcceleratorCatalog) -> Capacity:
         catalog,
         accelerator.name,
         model,
-        Layout(1, int(words["tp"]), int(words["pp"]), 1, 1),
+        Parallelism(int(words["tp"]), int(words["pp"])),
         dtype,
         kv_dtype=words["kv_dtype"],
         memory_fraction=float(words["gpu_memory_utilization"]),

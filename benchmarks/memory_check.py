@@ -43,7 +43,7 @@ def steps(path: Path) -> None:
         model, dtype = in_dtype(measured_model(row.model), row.gemm_dtype, row.moe_dtype)
         kv_dtype = "fp8" if weight_dtype(row.kv_dtype) == "fp8" else "bf16"
         config = measured_engine(
-            catalog, row.accelerator, model, row.layout, dtype, kv_dtype=kv_dtype, memory_fraction=FITS
+            catalog, row.accelerator, model, row.split, dtype, kv_dtype=kv_dtype, memory_fraction=FITS
         )
         weights = weight_bytes_per_gpu(model, config) / GIB
         held = row.batch * float(kv_bytes_peak_per_gpu(model, config, float(row.seq))) / GIB

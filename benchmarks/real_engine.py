@@ -48,7 +48,7 @@ from search_spaces.benchmark_results import read_results  # noqa: E402
 from search_spaces.calibration import Setup, observations, predictor  # noqa: E402
 from search_spaces.calibration import measured as measured_rows  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
-from search_spaces.measurements import Layout  # noqa: E402
+from search_spaces.measurements import Workers  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
 
 VLLM = "0.32.0"
@@ -402,7 +402,7 @@ def errors(programs: Programs, results: list[Path], catalog_file: str) -> list[E
         model_name=config,
         model=load_model(config),
         accelerator=catalog.accelerator("CPU"),
-        layout=Layout(1, 1, 1, 1, 1),
+        workers=Workers(),
         max_num_seqs=SEATS,
     )
     rows, _ = measured_rows(read_results(results), setup)

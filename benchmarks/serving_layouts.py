@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from search_spaces.measurements import Layout, MeasuredRun, Row
+from search_spaces.measurements import MeasuredRun, Row, Workers
 
 Degrees = tuple[int, int, int]
 """Tensor, data and expert ranks of a prefill worker."""
@@ -57,7 +57,8 @@ def as_run(row: Row) -> Row:
         same = (each.engine, each.gpu, each.isl, each.labelled) == run
         if same and each.concurrency in (None, row.concurrency):
             tensor, data, expert = each.ran
-            return replace(row, prefill=replace(row.prefill, tensor=tensor, data=data, expert=expert))
+            split = replace(row.prefill.split, tensor=tensor, data=data, expert=expert)
+            return replace(row, prefill=replace(row.prefill, split=split))
     return row
 
 
@@ -66,6 +67,6 @@ def gpu_of(row: MeasuredRun) -> str:
     return row.accelerator.split("_")[0]
 
 
-def degrees(layout: Layout) -> Degrees:
-    """Tensor, data and expert ranks of a layout."""
-    return layout.tensor, layout.data, layout.expert
+def degrees(workers: Workers) -> Degrees:
+    """Tensor, data and expert ranks of workers."""
+    return workers.split.tensor, workers.split.data, workers.split.expert

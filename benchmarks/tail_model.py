@@ -41,7 +41,7 @@ from optimizer.loads.engine_table import LINK_UTILIZATION  # noqa: E402
 from optimizer.loads.instance import Instance, make_instance  # noqa: E402
 from optimizer.verification.judge import Judgement, judge  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
-from search_spaces.engines import EngineChange, engine_names  # noqa: E402
+from search_spaces.engines import ENGINES  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
 from search_spaces.problem import Balancing, Constraints, Objective, Offer, Problem, SearchSpace, Slo  # noqa: E402
 from search_spaces.search_space import SEQS_FACTOR, Span, sizes  # noqa: E402
@@ -82,7 +82,7 @@ def problem_of(case: Case) -> Problem:
         offers=(Offer(accelerator, accelerator.price.usd_per_hour),),
         space=space,
         objective=Objective(),
-        engine_changes={case.engine: EngineChange(arrival_ms=0.0, handover_ms=0.0)},
+        engine_changes={case.engine: {"arrival_ms": 0.0, "handover_ms": 0.0}},
         constraints=Constraints(balancing=case.balancing),
         engine=case.engine,
     )
@@ -249,7 +249,7 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true", help="pools drawn at random instead of the chosen ones")
     parser.add_argument("--seed", type=int, default=HELD_OUT_SEED, help="of the draw")
     parser.add_argument("--balancing", choices=[one.value for one in Balancing], default="least-tokens")
-    parser.add_argument("--engine", choices=engine_names(), default="vllm", help="whose scheduler the engines have")
+    parser.add_argument("--engine", choices=ENGINES, default="vllm", help="whose scheduler the engines have")
     parser.add_argument("--only", default="", help="cases whose kind or name contains this")
     parser.add_argument("--json", type=Path, help="write predicted and simulated quantiles there")
     arguments = parser.parse_args()

@@ -20,7 +20,7 @@ from costmodel.engine import NO_OVERHEAD, EngineConfig, EngineOverhead, Parallel
 from costmodel.step import StepLoad, step_time_one
 from costmodel.units import MICRO, MILLI
 from search_spaces.catalog import load_catalog
-from search_spaces.engines import EngineChange, EngineChanges, load_engine_memory
+from search_spaces.engines import EngineChanges, load_engine_memory
 from search_spaces.models import load_model
 
 MODEL = "Llama-2-70B"
@@ -41,14 +41,14 @@ def one_gpu_host_times(data: Path) -> EngineOverhead:
 
 def engine_changes(overhead: EngineOverhead) -> EngineChanges:
     """These host times as a problem has them, where clients and hand-overs take no time, as in simulations of 2023."""
-    change = EngineChange(
-        step_overhead_us=overhead.step / MICRO,
-        per_request_overhead_us=overhead.per_request / MICRO,
-        arrival_ms=0.0,
-        handover_ms=0.0,
-        origin=overhead.origin,
-        source=overhead.source,
-    )
+    change = {
+        "step_overhead_us": overhead.step / MICRO,
+        "per_request_overhead_us": overhead.per_request / MICRO,
+        "arrival_ms": 0.0,
+        "handover_ms": 0.0,
+        "origin": overhead.origin,
+        "source": overhead.source,
+    }
     return {"vllm": change}
 
 

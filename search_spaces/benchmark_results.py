@@ -20,13 +20,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from costmodel.engine import Parallelism
 from costmodel.errors import InputError, shown
 from costmodel.units import MILLI
 
-from .files import LARGEST_RESULTS, Keys, Source, read_text, shown_path
-from .measurements import SHORTEST, Latency, Layout, MeasuredRun
+from .files import LARGEST_RESULTS, Keys, Source, read_text, shipped_table, shown_path
+from .measurements import SHORTEST, Latency, MeasuredRun, Workers
 from .quantities import Kind, allowed_units, unit_size
-from .sources import NESTED, JsonText, after_space, json_kind, json_shown, parse_source, shipped_table, value_at
+from .sources import NESTED, JsonText, after_space, json_kind, json_shown, parse_source, value_at
 
 
 class Tool(StrEnum):
@@ -473,14 +474,15 @@ def _inferencex(form: ResultFormat, document: ResultDocument) -> Iterator[Measur
     )
 
 
-def _workers(document: ResultDocument, prefix: str) -> Layout:
+def _workers(document: ResultDocument, prefix: str) -> Workers:
     """One side; with data-parallel attention its tp counts all ranks, each of which has the attention to itself."""
     ranks = document.whole(f"{prefix}tp")
     if ranks is None:
         raise document.error("is missing, so the layout is not known", f"{prefix}tp")
     attention = str(document.content.get(f"{prefix}dp_attention", "")).lower() == "true"
     workers, pipeline, expert = (document.whole(f"{prefix}{name}") or 1 for name in ("num_workers", "pp", "ep"))
-    return Layout(workers, 1 if attention else ranks, pipeline, ranks if attention else 1, expert)
+    tensor, data = (1, ranks) if attention else (ranks, 1)
+    return Workers(workers, Parallelism(tensor, pipeline, expert, data))
 
 
 READERS: Mapping[Tool, Callable[[ResultFormat, ResultDocument], Iterable[ResultRecord]]] = {

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from costmodel.accelerator import Accelerator, Origin, PriceBasis
 from costmodel.errors import InputError, name_list, nearest_name, shown
@@ -24,6 +24,7 @@ from .catalog import load_catalog, normalized_name
 from .contracts import EXPECTED, HOURS_PER_MONTH, MONTHS_PER_YEAR, Contract, DemandPath, Forecast, Spot, Terms, Tier
 from .fields import (
     ONE_OR_MORE,
+    WHOLE_DAY,
     FileSection,
     Text,
     at_most,
@@ -36,7 +37,7 @@ from .fields import (
     sections_of,
     share,
 )
-from .files import Fault, Keys, check_kind
+from .files import Fault, Keys
 from .problem import Offer, Problem
 from .quantities import Kind
 from .quotes import basis_of
@@ -52,18 +53,6 @@ Chance = Annotated[float, share(Bounds(0.0, 1.0))]
 Price = Annotated[float, quantity(Kind.PRICE, bounds.PRICE)]
 Dollars = Annotated[float, number(DOLLARS)]
 Power = Annotated[float, quantity(Kind.POWER, bounds.POWER)]
-
-
-def _whole_day(rates: list[float]) -> list[float]:
-    if len(rates) != HOURS_PER_DAY:
-        raise house_error(f"has {len(rates)} rates, but a day has {HOURS_PER_DAY} hours")
-    if max(rates) <= 0:
-        raise house_error("has no rate above 0")
-    return rates
-
-
-WHOLE_DAY = AfterValidator(_whole_day)
-"""Rates of 24 hours, not all of them zero."""
 
 
 class DemandSection(FileSection):
@@ -231,8 +220,7 @@ def load_terms(problem: Problem, path: Path | None = None, changes: Mapping[str,
         if faults:
             raise problem.refusal(faults)
     if path is not None:
-        terms_source, terms_faults = read_source(path)
-        check_kind(terms_source, "file of terms", TERMS_SCHEMA)
+        terms_source, terms_faults = read_source(path, "file of terms", TERMS_SCHEMA)
         file = sections_of(terms_source, terms_faults, TermsFile)
         unknown = _unknown(file.accelerators, problem)
         if unknown:

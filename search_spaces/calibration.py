@@ -36,17 +36,17 @@ from .measured_engines import (
     MeasuredDeployment,
     batches_of,
     deployment_of,
+    engine_of_word,
     in_dtype,
     measured_engine,
     measured_model,
     steady_state,
 )
-from .measurements import Latency, Layout, MeasuredRun, RowFlags
+from .measurements import Latency, MeasuredRun, RowFlags, Workers
 from .quantities import rounded
 from .sources import read_source
 
 Predict = Callable[[Scales], FloatArray]
-DEFAULT_ENGINE = "vllm"
 CACHED = 0.01
 """Share of prompt tokens found in a prefix cache from which TTFT says nothing of the prompt's length [1]."""
 STEADY_SHARE = 0.9
@@ -60,14 +60,14 @@ class Setup:
     """What the user says of the deployment that was measured.
 
     model: as resolved; engine, weight_dtype, kv_dtype, memory_fraction, max_num_seqs: None where not said;
-    layout: of one engine, and how many equal ones there are.
+    workers: equal engines.
     """
 
     catalog: AcceleratorCatalog
     model_name: str
     model: Transformer
     accelerator: Accelerator
-    layout: Layout
+    workers: Workers
     engine: str | None = None
     weight_dtype: str | None = None
     kv_dtype: str | None = None
@@ -130,13 +130,7 @@ def engine_of(record: ResultRecord, setup: Setup) -> str:
     """The serving engine: as the user says, as the file states, as the tool suggests, or vLLM."""
     if setup.engine is not None:
         return engine_name(setup.engine)
-    if isinstance(record, MeasuredStep) or not record.engine:
-        return DEFAULT_ENGINE
-    word = record.engine.lower()
-    for mark, name in (("sgl", "sglang"), ("trt", "trtllm"), ("tensorrt", "trtllm"), ("vllm", "vllm")):
-        if mark in word:
-            return name
-    return DEFAULT_ENGINE
+    return engine_of_word("" if isinstance(record, MeasuredStep) else record.engine)[0]
 
 
 def in_flight(run: MeasuredRun) -> tuple[float | None, bool]:
@@ -205,7 +199,7 @@ def other_deployment(run: MeasuredRun, model: Transformer, gpus: Sequence[str], 
 
 
 def _deployment(run: MeasuredRun, setup: Setup, flight: float, ttft: float, tpot: float) -> MeasuredDeployment:
-    prefill, decode = (run.prefill, run.decode) if run.gpus else (setup.layout, None)
+    prefill, decode = (run.prefill, run.decode) if run.gpus else (setup.workers, None)
     dtype = setup.weight_dtype or run.precision or setup.model.native_weight_dtype
     row = replace(
         run,
@@ -236,12 +230,12 @@ def _step(step: MeasuredStep, setup: Setup) -> MeasuredRow:
         setup.catalog,
         setup.accelerator.name,
         model,
-        setup.layout,
+        setup.workers.split,
         dtype,
         kv_dtype=setup.kv_dtype or "bf16",
         memory_fraction=setup.memory_fraction or 0.9,
     )
-    lanes = setup.layout.data
+    lanes = setup.workers.split.data
     whole = replace(step, prompts=step.prompts * lanes, decodes=step.decodes * lanes)
     kind = Quantity.PREFILL_STEP if step.prompts else Quantity.DECODE_STEP
     times = ((kind, step.seconds), (kind, math.nan))
@@ -359,7 +353,7 @@ def _check_run(run: MeasuredRun, deployment: MeasuredDeployment) -> None:
     row, model, (ttft, tpot) = deployment.row, deployment.model, deployment.row.scored
     prefill, decode = deployment.prefill, deployment.decode or deployment.prefill
     if not math.isnan(tpot):
-        workers = (row.decode or row.prefill).workers
+        workers = (row.decode or row.prefill).count
         decoding = max((run.request_throughput or 0.0) * run.gaps * tpot / workers, 1.0)  # by Little's law
         least = scaling.least_tpot(model, decode, decoding, deployment.isl + deployment.osl / 2.0)
         _refuse_below(
@@ -370,7 +364,7 @@ def _check_run(run: MeasuredRun, deployment: MeasuredDeployment) -> None:
         needs = f"for the FLOP of {deployment.isl:,.0f} tokens at the peak of {_engine(prefill)}"
         _refuse_below(run.where, "TTFT", ttft, least, needs)
     if run.request_throughput is not None and not run.cached:
-        most = row.prefill.workers * prefill.parallelism.data / least
+        most = row.prefill.count * prefill.parallelism.data / least
         if run.request_throughput > most:
             raise InputError(
                 f"{run.where}: {run.request_throughput:.3g} requests/s of {deployment.isl:,.0f} prompt tokens are more "
@@ -481,9 +475,10 @@ def nearer_flags(records: Sequence[ResultRecord], setup: Setup, times: int) -> s
     """
     gpus_beside = (gpu for gpu in setup.catalog.accelerators.values() if gpu.name != setup.accelerator.name)
     gpus = {f"--gpu {accelerator.name}": replace(setup, accelerator=accelerator) for accelerator in gpus_beside}
-    ranks = {setup.layout.tensor * 2, setup.layout.tensor // 2} - {0}
+    split = setup.workers.split
     layouts = {
-        f"--tp {tensor}": replace(setup, layout=replace(setup.layout, tensor=tensor)) for tensor in sorted(ranks)
+        f"--tp {tensor}": replace(setup, workers=replace(setup.workers, split=replace(split, tensor=tensor)))
+        for tensor in sorted({split.tensor * 2, split.tensor // 2} - {0})
     }
     own = _catalog_error(records, setup, times)
     best = [_nearest(records, kind, times) for kind in (_precisions(setup), gpus, layouts)]
@@ -521,7 +516,7 @@ def _catalog_error(records: Sequence[ResultRecord], setup: Setup, times: int) ->
 
 def calibrated_overlay(calibration: Calibration, heading: Sequence[str], source: str, base: Path | None) -> str:
     """The text of the overlay: scaled efficiencies and, where they were fitted, host times; `base` is kept in it."""
-    content = {} if base is None else read_source(base, MAX_OVERLAY_BYTES)[0].value
+    content = {} if base is None else read_source(base, max_bytes=MAX_OVERLAY_BYTES)[0].value
     catalog = calibration.setup.catalog
     accelerator = calibration.setup.accelerator.name
     spelling = next(

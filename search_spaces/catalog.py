@@ -35,12 +35,12 @@ from .efficiency import (
     figures_dict,
     parse_efficiency,
 )
-from .engines import NO_CHANGES, EngineChange, EngineChanges, engine_name
-from .fields import FileSection, Reader, Text, choice, count, faults_of, number, quantity, sections_of
-from .files import Fault, FaultsError, check_kind
+from .engines import NO_CHANGES, EngineChanges, engine_name
+from .fields import FileSection, Reader, Text, choice, count, faults_of, member, number, quantity, sections_of
+from .files import Fault, FaultsError, shipped_table
 from .quantities import Kind, in_base_units
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
-from .sources import read_source, shipped_table
+from .sources import read_source
 
 TOP, ENGINES = "accelerators", "engines"
 """The keys of an overlay."""
@@ -134,6 +134,17 @@ else:
             EFFICIENCY: (_EfficiencyChanges | None, None),
         },
     )
+
+
+class EngineChange(FileSection):
+    """Host times of an engine in a user's catalog file; what is left out stays as it is shipped."""
+
+    step_overhead_us: Annotated[float, number(bounds.NOT_NEGATIVE)] | None = None
+    per_request_overhead_us: Annotated[float, number(bounds.NOT_NEGATIVE)] | None = None
+    arrival_ms: Annotated[float, number(bounds.NOT_NEGATIVE)] | None = None
+    handover_ms: Annotated[float, number(bounds.NOT_NEGATIVE)] | None = None
+    origin: Annotated[Origin, member(Origin)] = Origin.ASSUMED
+    source: Text = "the user's catalog file"
 
 
 class OverlayFile(FileSection):
@@ -239,8 +250,7 @@ def load_catalog(overlay: Path | None = None, prices: str | None = None) -> Acce
     """
     catalog = _shipped_catalog()
     if overlay is not None:
-        source, faults = read_source(overlay, MAX_OVERLAY_BYTES)
-        check_kind(source, "catalog")
+        source, faults = read_source(overlay, "catalog", max_bytes=MAX_OVERLAY_BYTES)
         file = sections_of(source, [*faults, *_name_faults(source.value, catalog)], OverlayFile)
         faults = []
         for name, change in file.accelerators.items():
@@ -250,7 +260,9 @@ def load_catalog(overlay: Path | None = None, prices: str | None = None) -> Acce
                 faults += [replace(fault, path=(TOP, name, *fault.path)) for fault in error.faults]
         if faults:
             raise InputError(source.render(faults))
-        catalog = replace(catalog, engines=file.engines)
+        catalog = replace(
+            catalog, engines={name: change.model_dump(exclude_none=True) for name, change in file.engines.items()}
+        )
     return catalog if prices is None or basis_of(prices) is not None else catalog.with_quotes(Path(prices))
 
 

@@ -19,18 +19,12 @@ from costmodel.words import join_words, listed
 from costmodel.workload import Workload
 
 from .bounds import MAX_CELLS, MAX_SETTINGS, MAX_SPLITS, NO_TARGET
+from .demand import LengthsSection, WorkloadSection
 from .enumeration import RULES, candidates, end_of, enumerate_shapes, pair_refusal, partners, refusal
 from .files import Fault
 from .problem import TARGETS, Goal, Pools, Problem, target_of
 from .quotes import basis_of
-from .schema import (
-    AcceleratorSection,
-    CacheTierSection,
-    ConstraintsSection,
-    LengthsSection,
-    ObjectiveSection,
-    WorkloadSection,
-)
+from .schema import AcceleratorSection, CacheTierSection, ConstraintsSection, ObjectiveSection
 from .search_space import DEGREES, DTYPES, SearchSection, allowed_degrees, search_space
 
 SHOWN_DEGREES = 8

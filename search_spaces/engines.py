@@ -5,41 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Self
+from typing import Any
 
-from pydantic import Field, TypeAdapter, model_validator
+from pydantic import TypeAdapter
 
 from costmodel.accelerator import Origin
-from costmodel.engine import SCHEDULERS, Draft, EngineMemory, EngineOverhead, FractionOf, ServingPolicy, Speculation
+from costmodel.engine import SCHEDULERS, Draft, EngineMemory, EngineOverhead, FractionOf, ServingPolicy
 from costmodel.errors import UnknownNameError
 from costmodel.units import MICRO
 
-from .bounds import ACCEPTANCE, MAX_VALUES, NOT_NEGATIVE
-from .fields import ONE_OR_MORE, FileSection, Text, at_most, house_error, member, number, share
+from .files import shipped_table
 from .quantities import in_base_units
-from .sources import shipped_table
 
-
-class EngineChange(FileSection):
-    """Host times of an engine in a user's catalog file, laid over the shipped ones; None leaves one as it was."""
-
-    step_overhead_us: Annotated[float, number(NOT_NEGATIVE)] | None = None
-    per_request_overhead_us: Annotated[float, number(NOT_NEGATIVE)] | None = None
-    arrival_ms: Annotated[float, number(NOT_NEGATIVE)] | None = None
-    handover_ms: Annotated[float, number(NOT_NEGATIVE)] | None = None
-    origin: Annotated[Origin, member(Origin)] = Origin.ASSUMED
-    source: Text = "the user's catalog file"
-
-
-EngineChanges = Mapping[str, EngineChange]
-"""By the catalog's name of the engine."""
+EngineChanges = Mapping[str, Mapping[str, Any]]
+"""Figures of a user's catalog file by the catalog's name of the engine, with the keys of engines.yaml."""
 
 NO_CHANGES: EngineChanges = {}
-
-
-def engine_names() -> tuple[str, ...]:
-    """Serving engines that the catalog knows."""
-    return tuple(sorted(_entries("engines.yaml")))
 
 
 def engine_name(word: str) -> str:
@@ -144,7 +125,7 @@ def _entry(file: str, name: str, changes: EngineChanges = NO_CHANGES) -> Mapping
     entries = _entries(file)
     if name not in entries:
         raise UnknownNameError("engine", name, entries)
-    return {**entries[name], **(changes[name].model_dump(exclude_none=True) if name in changes else {})}
+    return {**entries[name], **changes.get(name, {})}
 
 
 @cache
@@ -155,41 +136,6 @@ def _entries(file: str) -> Mapping[str, Mapping[str, Any]]:
 
 DRAFTED = (0, 1, 2, 3)
 """Drafted tokens that are tried where a workload states none; 0: no speculation."""
-
-
-_Accepted = Annotated[float, share(ACCEPTANCE)]
-
-
-class SpeculationSection(FileSection):
-    """Speculative decoding: who drafts tokens, and how many of them the model accepts."""
-
-    method: Annotated[Draft, member(Draft)]
-    """mtp: the checkpoint's own layer for it; eagle3: a trained draft layer; ngram: look-up in the prompt."""
-    acceptance: (
-        Annotated[
-            list[_Accepted],
-            Field(min_length=1),
-            at_most(MAX_VALUES, "values"),
-            ONE_OR_MORE,
-        ]
-        | None
-    ) = None
-    """Share of drafted tokens accepted, by position, given those before; default: the catalog's of mtp and eagle3."""
-    draft_model: Text | None = None
-    """Weights of an EAGLE-3 draft: folder or Hugging Face id, for the deployment files."""
-
-    @model_validator(mode="after")
-    def _has_acceptance(self) -> Self:
-        if self.acceptance is None and self.method not in shipped_acceptance():
-            raise house_error(f"{self.method} needs acceptance, which depends on the prompts; such as acceptance: 0.5")
-        if self.draft_model is not None and self.method is not Draft.EAGLE3:
-            raise house_error(f"draft_model belongs to eagle3; found method {self.method}")
-        return self
-
-    @property
-    def template(self) -> Speculation:
-        """The speculation of an engine that drafts nothing yet."""
-        return Speculation(self.method, 0, tuple(self.acceptance or shipped_acceptance()[self.method]))
 
 
 @cache

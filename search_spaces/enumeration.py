@@ -29,14 +29,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from costmodel.attention import LinearAttention, SoftmaxAttention
+from costmodel.attention import LinearAttention, Part, Sharding, SoftmaxAttention
 from costmodel.engine import Draft, EngineConfig, Parallelism, Role, Speculation
 from costmodel.engine_arrays import ACTIVATION_DTYPE, compute_dtype
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
-from costmodel.transformer import Transformer
+from costmodel.transformer import LayerGroup, Transformer, WeightScale
 
 from .engines import SUPPORT, EngineSupport, load_engine_memory
-from .hf_quantization import split_refused
 from .problem import Problem, target_of
 
 
@@ -175,6 +174,43 @@ def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]
     undrafted = draft_refused(problem.engine, speculation.draft, split) if speculation else None
     if undrafted is not None:
         yield "drafts_run_there", undrafted
+
+
+_WIDTHS = {
+    Part.ATTENTION: "attention width",
+    Part.FEED_FORWARD: "feed-forward width",
+    Part.EXPERTS: "expert width",
+}
+
+
+def split_refused(model: Transformer, split: Parallelism, weight_dtype: str) -> str | None:
+    """Why tensor ranks cannot share the checkpoint's blocks; None if they can, or if weights are in another dtype."""
+    scale = model.weight_scale
+    if scale is None or weight_dtype != model.native_weight_dtype:
+        return None
+    for group in model.layers:
+        for piece, width, ranks, block in _split_dimensions(group, split, scale):
+            if ranks > 1 and model.part_dtype(piece, weight_dtype) == weight_dtype and width % (ranks * block):
+                return (
+                    f"TP {ranks} cuts the {_WIDTHS[piece]} {width:,} into {width // ranks:,}, no multiple of the "
+                    f"{block} weights that share a scale"
+                )
+    return None
+
+
+def _split_dimensions(
+    group: LayerGroup, split: Parallelism, scale: WeightScale
+) -> Iterator[tuple[Part, int, int, int]]:
+    """Of every matrix that is split: its part, the width that is, over how many ranks, and the block along it."""
+    for matrix in group.matrices:
+        if matrix.sharding is Sharding.ROW:
+            yield matrix.part, matrix.k, split.tensor, scale.inputs
+        elif matrix.sharding is Sharding.COLUMN and not matrix.merged:
+            yield matrix.part, matrix.n, split.tensor, scale.outputs
+    block = group.feed_forward
+    if block.experts and scale.outputs > 1:
+        yield Part.EXPERTS, block.expert_intermediate, split.expert_ranks, scale.outputs
+        yield Part.EXPERTS, block.expert_intermediate, split.expert_ranks, scale.inputs
 
 
 def head_refusals(model: Transformer, tensor: int) -> Iterator[tuple[str, str]]:
@@ -332,16 +368,6 @@ def degree_refusals(
     if has_states and prefill.pipeline > 1:
         sentence = "states of hybrid models are not sent from several pipeline stages"
         yield "hybrid_prefill_is_one_stage", f"PP {prefill.pipeline} of prefill: {sentence}"
-
-
-def cannot_talk(model: Transformer, prefill: Parallelism, decode: Parallelism) -> str | None:
-    """Why a prefill engine cannot hand over to a decode engine; None if it can.
-
-    >>> from search_spaces.models import load_model
-    >>> cannot_talk(load_model("Llama-3.1-70B"), Parallelism(tensor=2), Parallelism(tensor=4)) is None
-    True
-    """
-    return next((reason for _, reason in degree_refusals(model, prefill, decode)), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -32,7 +33,7 @@ from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCu
 from costmodel.errors import UNWRITABLE, InputError, name_hint, name_list, nearest_name, shown
 from costmodel.words import join_words
 
-from .bounds import Bounds
+from .bounds import HOURS_PER_DAY, Bounds
 from .files import Fault, Keys, Source
 from .quantities import (
     BASE_UNIT,
@@ -287,6 +288,18 @@ def at_most(items: int, label: str) -> BeforeValidator:
         return value
 
     return BeforeValidator(check)
+
+
+def _whole_day(rates: list[float]) -> list[float]:
+    if len(rates) != HOURS_PER_DAY:
+        raise house_error(f"has {len(rates)} rates, but a day has {HOURS_PER_DAY} hours")
+    if max(rates) <= 0:
+        raise house_error("has no rate above 0")
+    return rates
+
+
+WHOLE_DAY = AfterValidator(_whole_day)
+"""Rates of 24 hours, not all of them zero."""
 
 
 class FileSection(BaseModel):

@@ -107,6 +107,21 @@ def read_text(path: str | os.PathLike[str], largest: int, label: str = "a file",
     return decoded(read_file(path, largest, label, mend), shown_path(path))
 
 
+def shipped_text(package: str, name: str) -> str:
+    """The text of a file of the distribution."""
+    from importlib import resources  # takes time that `pdplan --help` has better use for
+
+    return resources.files(package).joinpath(name).read_text("utf-8")
+
+
+def shipped_table(package: str, name: str) -> Any:
+    """The content of a YAML file of the distribution."""
+    import yaml  # as above
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml it is ten times as fast
+    return yaml.load(shipped_text(package, name), Loader=loader)  # noqa: S506 (a safe loader; the file is ours)
+
+
 def _unreadable(where: str, error: OSError) -> InputError:
     return InputError(f"{where}: cannot be read ({(error.strerror or 'unknown error').lower()})")
 

@@ -32,7 +32,7 @@ from .fields import (
     sections_of,
     share,
 )
-from .files import Fault, Keys, Source, check_kind, check_name, read_file
+from .files import Fault, Keys, Source, check_name, read_file
 from .loader import load_problem, overridden, problem_of, stated_problem, whole_echo
 from .problem import Goal, Problem
 from .quantities import Kind
@@ -179,8 +179,7 @@ def load_fleet(
     """
     path = Path(path)
     check_name(path)
-    source, faults = read_source(path)
-    check_kind(source, "fleet", FLEET_SCHEMA)
+    source, faults = read_source(path, "fleet", FLEET_SCHEMA)
     file = sections_of(source, faults, FleetFile)
     settings = {key: value for key in ("engine", "memory_fraction") if (value := getattr(file, key)) is not None}
     changes = {"objective": Goal.MIN_COST.value, **(overrides or {}), **settings}

@@ -16,7 +16,8 @@ from typing import Any
 
 from costmodel.errors import ArchitectureError, shown
 
-from .sources import shipped_table, value_at
+from .files import shipped_table
+from .sources import value_at
 
 LARGEST = 10**8
 """No count in any config is larger; a typing slip is."""

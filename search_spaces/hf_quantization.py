@@ -9,68 +9,20 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from costmodel.attention import Attention, CompressedAttention, LinearAttention, Part, Sharding, SoftmaxAttention
-from costmodel.engine import Parallelism
+from costmodel.attention import Attention, CompressedAttention, LinearAttention, Part, SoftmaxAttention
 from costmodel.errors import ArchitectureError
 from costmodel.transformer import (
     DTYPE_BYTES,
     ELEMENT_BYTES,
     MXFP4_GROUP,
     FeedForward,
-    LayerGroup,
     Transformer,
     WeightScale,
 )
 
 from .hf_config import LARGEST, notation, shorten
 
-_WIDTHS = {
-    Part.ATTENTION: "attention width",
-    Part.FEED_FORWARD: "feed-forward width",
-    Part.EXPERTS: "expert width",
-}
-
-
-def split_refused(model: Transformer, split: Parallelism, weight_dtype: str) -> str | None:
-    """Why tensor ranks cannot share the checkpoint's blocks; None if they can, or if weights are in another dtype."""
-    scale = model.weight_scale
-    if scale is None or weight_dtype != model.native_weight_dtype:
-        return None
-    for group in model.layers:
-        for piece, width, ranks, block in _split_dimensions(group, split, scale):
-            if ranks > 1 and model.part_dtype(piece, weight_dtype) == weight_dtype and width % (ranks * block):
-                return (
-                    f"TP {ranks} cuts the {_WIDTHS[piece]} {width:,} into {width // ranks:,}, no multiple of the "
-                    f"{block} weights that share a scale"
-                )
-    return None
-
-
-def _split_dimensions(
-    group: LayerGroup, split: Parallelism, scale: WeightScale
-) -> Iterator[tuple[Part, int, int, int]]:
-    """Of every matrix that is split: its part, the width that is, over how many ranks, and the block along it."""
-    for matrix in group.matrices:
-        if matrix.sharding is Sharding.ROW:
-            yield matrix.part, matrix.k, split.tensor, scale.inputs
-        elif matrix.sharding is Sharding.COLUMN and not matrix.merged:
-            yield matrix.part, matrix.n, split.tensor, scale.outputs
-    block = group.feed_forward
-    if block.experts and scale.outputs > 1:
-        yield Part.EXPERTS, block.expert_intermediate, split.expert_ranks, scale.outputs
-        yield Part.EXPERTS, block.expert_intermediate, split.expert_ranks, scale.inputs
-
-
 QUANTIZABLE = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
-IGNORE_FIELDS = (
-    "modules_to_not_convert",
-    "ignore",
-    "ignored_layers",
-    "exclude_modules",
-    "exclude",
-    "skip_modules",
-    "llm_int8_skip_modules",
-)
 ROOTS = ("model.", "language_model.model.", "model.language_model.")
 """What begins the names of modules: of a language model alone, and of one beside a vision tower."""
 LONGEST_PATTERN = 2_000
@@ -78,13 +30,8 @@ MOST_PATTERNS = 5_000
 NVFP4_GROUP = 16
 DEEPSEEK_BLOCK = (128, 128)
 """Block of ModelOpt's FP8_PB_WO, which its config does not write [1]; that of DeepSeek-V3's FP8."""
-INTEGER_GROUPS = dict.fromkeys(("auto-round", "torchao", "awq", "gptq", "modelopt", "quanto"), 128) | {
-    "hqq": 64,
-    "bitsandbytes": 64,  # with a 32-bit scale (QLoRA, arXiv 2305.14314, section 3)
-}
-"""Weights that share a scale in 4-bit integers of methods that need not write it [1]."""
 BITSANDBYTES_NESTED = 1 + 4 / 256
-"""The same scale where 256 of them share one of 32 bit and are kept in 8 [byte] (there: double quantization)."""
+"""A scale of 32 bit (QLoRA, arXiv 2305.14314, section 3) where 256 of them share one and are kept in 8 [byte]."""
 WHOLE_CHANNEL = -1
 """GPTQ's word for one scale per output channel."""
 
@@ -208,10 +155,11 @@ def part_of(module: str) -> Part | None:
 def _rules(quantization: Mapping[str, Any]) -> list[WeightRule]:
     """How a `quantization_config` stores weights: exceptions first, then modules that are named, then all others."""
     method = _method_of(quantization)
-    if method not in _METHODS:
+    methods = {*_METHODS, *notation()["quantization"]["methods"]}
+    if method not in methods:
         raise ArchitectureError(
             f"'quant_method' is {shorten(quantization.get('quant_method'))}, which pdplan does not know "
-            f"(known: {', '.join(sorted(_METHODS))})"
+            f"(known: {', '.join(sorted(methods))})"
         )
     rules: dict[tuple[WeightFormat, bool], list[str]] = {}
     for dtype, spec, targets in _specs(quantization, method):
@@ -219,7 +167,9 @@ def _rules(quantization: Mapping[str, Any]) -> list[WeightRule]:
         rules.setdefault((WeightFormat(dtype, scale), not targets), []).extend(targets)
     if not rules:
         raise ArchitectureError("'quantization_config' states no weight format, but pdplan needs exactly one")
-    fields = () if quantization.get("quantized_layers") else IGNORE_FIELDS  # a list has no exceptions
+    fields = (
+        () if quantization.get("quantized_layers") else notation()["quantization"]["spared"]
+    )  # a list has no exceptions
     spared = [entry for field in fields for entry in _entries(quantization, field)]
     named = [WeightRule(form, tuple(targets)) for (form, _), targets in rules.items()]
     return ([WeightRule(SIXTEEN_BIT, tuple(spared))] if spared else []) + sorted(
@@ -234,7 +184,6 @@ _Spec = tuple[str, Mapping[str, Any], Sequence[str]]
 def _specs(quantization: Mapping[str, Any], method: str) -> Iterator[_Spec]:
     """What a config says of weights: in its groups (compressed-tensors), of single layers, or at its top."""
     groups, layers = (_object(quantization.get(field)) for field in ("config_groups", "quantized_layers"))
-    of_method = _METHODS[method]
     yield from _listed(layers)
     for group in () if layers else groups.values():
         weights = _object(_object(group).get("weights"))
@@ -245,7 +194,8 @@ def _specs(quantization: Mapping[str, Any], method: str) -> Iterator[_Spec]:
             by_class = any(not target.startswith("re:") and "." not in target for target in targets)
             yield _format_of("num_bits", f"{kind}{spec.get('num_bits')}", "bits"), spec, () if by_class else targets
     if (layers and method == "fp8") or not (layers or groups):  # FP8 are all that are not listed
-        yield from ((of_method, quantization, ()),) if isinstance(of_method, str) else of_method(quantization)
+        dtype = notation()["quantization"]["methods"].get(method)
+        yield from ((dtype, quantization, ()),) if dtype else _METHODS[method](quantization)
 
 
 def _listed(layers: Mapping[str, Any]) -> Iterator[_Spec]:
@@ -273,7 +223,7 @@ def _scale(spec: Mapping[str, Any], dtype: str) -> WeightScale | None:
     if group is None and is_float:
         group = MXFP4_GROUP if _is_microscaled(spec) or method == "quark" else NVFP4_GROUP
     elif group is None and dtype == "int4":
-        group = INTEGER_GROUPS.get(method)
+        group = notation()["quantization"]["groups"].get(method)
     if group is None or group == WHOLE_CHANNEL or (dtype == "fp8" and not _is_microscaled(spec)):
         return None
     if isinstance(group, bool) or not isinstance(group, int) or not 1 <= group <= LARGEST:
@@ -452,13 +402,6 @@ def _modules(
 
 _LINEAR_BLOCKS = {(3, 2): "linear_attn", (2, 1): "mamba.mixer"}
 """Blocks of linear attention by its products and scalars: of the gated delta rule, of Mamba-2; of others self_attn."""
-_MATRIX_NAMES: Mapping[str, Mapping[str, str]] = {
-    "linear_attn": {"qkvz": "in_proj_qkvz", "o": "out_proj"},
-    "mamba.mixer": {"qkvz": "in_proj", "xz": "in_proj", "o": "out_proj"},
-    "attn": {"q_a": "fused_wqa_wkv", "kv": "fused_wqa_wkv", "q_b": "wq_b", "o_a": "wo_a", "o_b": "wo_b"},
-    "self_attn": {"kv_a": "kv_a_proj_with_mqa"},
-}
-"""Matrices whose names in a block of a checkpoint are not NAME_proj."""
 
 
 def _mixer_modules(attention: Attention) -> Iterator[tuple[str, int]]:
@@ -474,7 +417,7 @@ def _mixer_modules(attention: Attention) -> Iterator[tuple[str, int]]:
             widths = {"q": queries, "k": keys, "v": matrix.n - queries - keys}
             yield from ((f"{block}.{name}_proj", matrix.k * width) for name, width in widths.items() if width)
         elif not matrix.name.startswith("index"):
-            name = _MATRIX_NAMES[block].get(matrix.name, f"{matrix.name}_proj")
+            name = notation()["matrices"][block].get(matrix.name, f"{matrix.name}_proj")
             yield f"{block}.{name}", matrix.elements
 
 
@@ -484,11 +427,7 @@ def _groups(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
         yield "bf16", {}, ()
 
 
-_METHODS: Mapping[str, str | Callable[[Mapping[str, Any]], Iterable[_Spec]]] = {
-    **dict.fromkeys(("fp8", "fbgemm_fp8", "mxfp8"), "fp8"),
-    "mxfp4": "fp4",
-    "eetq": "int8",
-    "bitnet": "int2",
+_METHODS: Mapping[str, Callable[[Mapping[str, Any]], Iterable[_Spec]]] = {
     **dict.fromkeys(("awq", "gptq", "auto-round", "autoround", "intel/auto-round", "bitsandbytes"), _bitwise),
     "hqq": _hqq,
     "quanto": _quanto,

@@ -16,7 +16,6 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, replace
-from importlib import resources
 from pathlib import Path
 from string import Template
 from textwrap import wrap
@@ -33,11 +32,11 @@ from .bounds import BURSTINESS, NO_TARGET
 from .buying_terms import ProcurementSection, owned_price
 from .catalog import AcceleratorCatalog, load_catalog, normalized_name
 from .checks import cross_faults, feasibility_faults, length_faults, tier_faults
-from .demand import read_demand
+from .demand import LengthsSection, WorkloadSection, read_demand
 from .engines import DRAFTED
 from .enumeration import usual_kv_dtype
 from .fields import sound_sections
-from .files import Fault, FaultsError, Keys, Source, check_kind, check_name
+from .files import Fault, FaultsError, Keys, Source, check_name, shipped_text
 from .models import load_model
 from .problem import (
     DEFAULT_VOLUME_RANGE,
@@ -62,11 +61,9 @@ from .schema import (
     AcceleratorSection,
     CacheTierSection,
     Context,
-    LengthsSection,
     LinkSection,
     SloClass,
     WorkloadFile,
-    WorkloadSection,
 )
 from .search_space import search_space
 from .sources import MAX_DEPTH, parse_value, read_source
@@ -90,8 +87,7 @@ def load_problem(path: Path | str, overrides: Mapping[str, Any] | None = None) -
     """
     path = Path(path)
     check_name(path)
-    source, faults = read_source(path)
-    check_kind(source, "workload", WORKLOAD_SCHEMA)
+    source, faults = read_source(path, "workload", WORKLOAD_SCHEMA)
     return stated_problem(overridden(source, overrides or {}, path.parent), faults, path.parent, path.stem)
 
 
@@ -519,20 +515,6 @@ _RECORDED = "its requests are simulated as they came; without it, state burstine
 COMMENT_WIDTH = 110
 
 
-def init_text() -> str:
-    """Return the commented example that `pdplan init` writes; it loads and solves as it stands."""
-    return _shipped("init_template.yaml")
-
-
-def fleet_text() -> str:
-    """Return the commented fleet file that `pdplan init --fleet` writes; it serves the example of `pdplan init`."""
-    return _shipped("fleet_template.yaml")
-
-
-def _shipped(name: str) -> str:
-    return (resources.files("search_spaces") / name).read_text(encoding="utf-8")
-
-
 def workload_yaml_text(mapping: Mapping[str, Any], name: str, model: str, notes: Sequence[str] = ()) -> str:
     """Return a workload.yaml around a measured `workload:` block; the user then sets service level and accelerators.
 
@@ -559,7 +541,9 @@ def workload_yaml_text(mapping: Mapping[str, Any], name: str, model: str, notes:
     comments = [f"# {line}" for note in notes for line in wrap(f"Note: {note}", COMMENT_WIDTH)]
     section = f"{{{'config' if model.endswith('.json') else 'name'}: {_text(model)}}}"
     demand = "\n".join([*comments, "workload:", *scalars, *length_lines])
-    return Template(_shipped("workload_template.yaml")).substitute(name=_text(name), model=section, demand=demand)
+    return Template(shipped_text("search_spaces", "workload_template.yaml")).substitute(
+        name=_text(name), model=section, demand=demand
+    )
 
 
 def _text(text: str) -> str:

@@ -33,7 +33,7 @@ from costmodel.units import GIB
 from costmodel.words import percentage
 
 from .catalog import AcceleratorCatalog
-from .engines import engine_name, engine_names, load_engine_memory, load_serving_policy
+from .engines import engine_name, load_engine_memory, load_serving_policy
 from .files import shown_path
 from .measurements import (
     PLAIN,
@@ -41,7 +41,6 @@ from .measurements import (
     SERVED_AS,
     SHORTEST,
     WARMED_UP,
-    Layout,
     MeasuredRun,
     Refused,
     Row,
@@ -158,7 +157,7 @@ def measured_engine(
     catalog: AcceleratorCatalog,
     accelerator: str,
     model: Transformer,
-    layout: Layout,
+    split: Parallelism,
     dtype: str,
     *,
     kv_dtype: str,
@@ -170,11 +169,10 @@ def measured_engine(
 
     InputError where its pipeline has more stages than the model has layers.
     """
-    if layout.pipeline > model.num_layers:
-        raise InputError(f"pp {layout.pipeline} is more than the {model.num_layers} layers of {model.name}")
-    ranks = layout.tensor * layout.data
-    expert = layout.expert if layout.expert and ranks % layout.expert == 0 else 1
-    split = Parallelism(layout.tensor, layout.pipeline, expert, layout.data)
+    if split.pipeline > model.num_layers:
+        raise InputError(f"pp {split.pipeline} is more than the {model.num_layers} layers of {model.name}")
+    if split.tensor * split.data % split.expert:
+        split = replace(split, expert=1)
     return EngineConfig(
         accelerator=catalog.accelerator(accelerator),
         role=role,
@@ -191,6 +189,8 @@ def measured_engine(
 
 FALLBACK_ENGINE = "vllm"
 """Whose policy an unknown engine is taken to have: the one with the most descendants."""
+ENGINE_MARKS = (("vllm", "vllm"), ("sgl", "sglang"), ("trt", "trtllm"), ("tensorrt", "trtllm"))
+"""Letters in the words of tools and tables for an engine (dynamo-trt, sglang-disagg), and which it is."""
 USUAL_CONCURRENCY = 8.0
 """Requests in flight per GPU where a row does not state them: the median of the rows that do."""
 
@@ -289,7 +289,7 @@ def deployment_of(row: MeasuredRun, published_model: Transformer, catalog: Accel
     if row.settings.marlin and model.is_mxfp4(model.part_dtype(Part.EXPERTS, dtype)):
         dense_dtypes = {pair for pair in model.own_dtypes if pair[0] is not Part.EXPERTS}
         model = replace(model, own_dtypes=frozenset(dense_dtypes | {(Part.EXPERTS, MARLIN_MXFP4)}))
-    engine, engine_note = _engine(row)
+    engine, engine_note = engine_of_word(row.engine)
     policy = load_serving_policy(engine)
     settings = row.settings
     kv_dtype = policy.quantized_kv_dtype if dtype != "bf16" else "bf16"
@@ -303,14 +303,14 @@ def deployment_of(row: MeasuredRun, published_model: Transformer, catalog: Accel
             catalog,
             row.accelerator,
             model,
-            layout,
+            side.split,
             dtype,
             kv_dtype=kv_dtype,
             memory_fraction=settings.memory_fraction or policy.memory_fraction,
             engine=engine,
             role=role,
         )
-        for role, layout in workers.items()
+        for role, side in workers.items()
     ]
     is_nominal = row.source.startswith(RUNS)
     shortest = SHORTEST if is_nominal else 1.0
@@ -331,7 +331,7 @@ def deployment_of(row: MeasuredRun, published_model: Transformer, catalog: Accel
         decode=sides[1] if row.decode else None,
         token_budget=settings.token_budget or policy.token_budget,
         looks=float(settings.looks or 1),
-        concurrency=flight if row.decode else flight / row.prefill.workers,
+        concurrency=flight if row.decode else flight / row.prefill.count,
         isl=isl,
         osl=osl,
         spread=1.0 - shortest if is_nominal else row.spread,
@@ -342,16 +342,19 @@ def deployment_of(row: MeasuredRun, published_model: Transformer, catalog: Accel
     )
 
 
-def _engine(row: MeasuredRun) -> tuple[str, str]:
-    """The catalog's engine of a row, and in words what had to be assumed: of that name or alias, or in the name."""
-    try:
-        return engine_name(row.engine), ""
-    except UnknownNameError:
-        engine = next((name for name in engine_names() if name in row.engine), FALLBACK_ENGINE)
-        if not row.engine:
-            return engine, f"engine is not given and taken as {engine}"
-        words = "is taken" if engine in row.engine else "is not known and taken"
-        return engine, f"engine {row.engine!r} {words} as {engine}"
+def engine_of_word(word: str) -> tuple[str, str]:
+    """The catalog's engine of a file's word for it, and what had to be assumed: of that name or alias, or in the word.
+
+    >>> engine_of_word("vLLM"), engine_of_word("dynamo-trt")
+    (('vllm', ''), ('trtllm', "engine 'dynamo-trt' is taken as trtllm"))
+    """
+    with suppress(UnknownNameError):
+        return engine_name(word), ""
+    if not word:
+        return FALLBACK_ENGINE, f"engine is not given and taken as {FALLBACK_ENGINE}"
+    marked = next((name for mark, name in ENGINE_MARKS if mark in word.lower()), None)
+    engine, words = (marked, "is taken") if marked else (FALLBACK_ENGINE, "is not known and taken")
+    return engine, f"engine {word!r} {words} as {engine}"
 
 
 def _assumptions(row: MeasuredRun) -> Iterator[str]:
@@ -404,10 +407,8 @@ def _batch(engine: str, model: Transformer, token_budget: int, members: list[Mea
         }
     )
     pools = WorkerPools(
-        prefill_workers=column(deployment.row.prefill.workers if deployment.decode else 1.0 for deployment in members),
-        decode_workers=column(
-            deployment.row.decode.workers if deployment.row.decode else 1.0 for deployment in members
-        ),
+        prefill_workers=column(deployment.row.prefill.count if deployment.decode else 1.0 for deployment in members),
+        decode_workers=column(deployment.row.decode.count if deployment.row.decode else 1.0 for deployment in members),
         transfer=column(deployment.transfer for deployment in members),
         fits=column(deployment.fits for deployment in members),
         apart=members[0].decode is not None,
@@ -490,7 +491,7 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
                 "ttft": _value(ttft, measured[0], interval_factors(table, "ttft", stratum)),
                 "tpot": _value(tpot, measured[1], interval_factors(table, "tpot", stratum)),
             }
-            tokens = deployment.osl * (1 if deployment.decode else row.prefill.workers) / max(row.gpus, 1)
+            tokens = deployment.osl * (1 if deployment.decode else row.prefill.count) / max(row.gpus, 1)
             throughput = (
                 tokens * deployment.request_rate(ttft, tpot),
                 tokens * deployment.request_rate(*measured),
@@ -532,7 +533,7 @@ def suspicions(batch: Batch, steady: Steady) -> list[str]:
     for own, *figures in zip(batch.deployments, *(column[:, 0].tolist() for column in columns), strict=True):
         (alone, shared, line), row, engine = figures, own.row, own.decode or own.prefill
         ttft, tpot = row.scored
-        workers = row.prefill.workers if own.decode else 1
+        workers = row.prefill.count if own.decode else 1
         least_read = own.model.matmul_parameters * LEAST_BYTES / engine.gpus / engine.accelerator.bandwidth
         queue = LONGEST_QUEUE * (alone + own.concurrency * shared + own.transfer)
         if row.concurrency is None:
@@ -565,7 +566,7 @@ def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path
             narrow = weight_dtype(row.kv_dtype) != "bf16"  # a cache of any narrow dtype is read as one of FP8
             kv_dtype = "fp8" if narrow else "bf16"
             config = measured_engine(
-                catalog, row.accelerator, model, row.layout, dtype, kv_dtype=kv_dtype, memory_fraction=1.0
+                catalog, row.accelerator, model, row.split, dtype, kv_dtype=kv_dtype, memory_fraction=1.0
             )
         except InputError as error:
             refusals.append(Refused(row.line, str(error)))
@@ -574,7 +575,7 @@ def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path
     rows_out: list[Predicted] = []
     for (model, phase, conditions), steps in groups.items():
         engines = engine_arrays(model, [config for _, config in steps], NO_OVERHEAD, conditions)
-        batch = np.array([[float(row.batch * row.layout.data)] for row, _ in steps])
+        batch = np.array([[float(row.batch * row.split.data)] for row, _ in steps])
         length = np.array([[float(row.seq)] for row, _ in steps])
         load = StepLoad.prefill(length, batch) if phase == "prefill" else StepLoad.decode(batch, length)
         for (row, config), latency in zip(steps, step_time(model, engines, load).total[:, 0].tolist(), strict=True):

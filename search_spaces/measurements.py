@@ -19,11 +19,12 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from costmodel.engine import Parallelism
 from costmodel.errors import InputError, shown
 from costmodel.units import KILO, MEGA, MILLI
 
@@ -56,22 +57,16 @@ NEEDED: Mapping[RowKind, tuple[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How one worker splits the model: tensor x pipeline x data ranks of the attention, expert ranks of the experts.
+class Workers:
+    """Equal workers that share the requests, and how each splits the model."""
 
-    workers: equal workers that share the requests; expert 0: not stated.
-    """
-
-    workers: int
-    tensor: int
-    pipeline: int
-    data: int
-    expert: int
+    count: int = 1
+    split: Parallelism = field(default_factory=Parallelism)
 
     @property
     def gpus(self) -> int:
         """GPUs of all workers."""
-        return self.workers * self.tensor * self.pipeline * self.data
+        return self.count * self.split.gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +168,8 @@ class MeasuredRun:
     moe_dtype: str = ""
     precision: str = ""
     gpus: int = 0
-    prefill: Layout = Layout(1, 1, 1, 1, 0)
-    decode: Layout | None = None
+    prefill: Workers = Workers()
+    decode: Workers | None = None
     settings: RowFlags = RowFlags()
 
     @property
@@ -218,7 +213,7 @@ class StepRow:
     gemm_dtype: str
     moe_dtype: str
     kv_dtype: str
-    layout: Layout
+    split: Parallelism
     phase: str
     batch: int
     seq: int
@@ -370,7 +365,7 @@ def _step_row(line: int, cells: _Cells) -> StepRow:
         gemm_dtype=cells.word("gemm_quant", "dtype") or "bf16",
         moe_dtype=cells.word("moe_quant", "gemm_quant", "dtype") or "bf16",
         kv_dtype=cells.word("kv_quant") or "bf16",
-        layout=Layout(1, *(cells.ranks(name, 1) for name in ("tp", "pp", "dp", "moe_ep"))),
+        split=Parallelism(*(cells.ranks(name, 1) for name in ("tp", "pp", "moe_ep", "dp"))),
         phase=cells.read("phase", choice("prefill", "decode")),
         batch=cells.read("batch", count(Bounds(1, MAX_NUM_SEQS.high, "requests"))),
         seq=cells.read("seq", count(TOKENS)),
@@ -378,7 +373,7 @@ def _step_row(line: int, cells: _Cells) -> StepRow:
     )
 
 
-def _sides(cells: _Cells, gpus: int) -> tuple[Layout, Layout | None]:
+def _sides(cells: _Cells, gpus: int) -> tuple[Workers, Workers | None]:
     """Layout of the workers that prefill and, where these are apart, of those that decode.
 
     Where the mode is not stated, decode workers tell; where the GPUs are fewer than both sides add up to, tp counts all
@@ -393,18 +388,20 @@ def _sides(cells: _Cells, gpus: int) -> tuple[Layout, Layout | None]:
             raise InputError(
                 f"mode {shown(cells.row['mode'])} has no decode workers, but decode_workers is {shown(workers)}"
             )
-        return _colocated_layout(cells, gpus), None
+        return _colocated(cells, gpus), None
     prefill, decode = _side(cells, "prefill_"), _side(cells, "decode_")
     if gpus and prefill.gpus + decode.gpus > gpus:
         prefill, decode = (
-            side if side.tensor % side.data else replace(side, tensor=side.tensor // side.data)
+            side
+            if side.split.tensor % side.split.data
+            else replace(side, split=replace(side.split, tensor=side.split.tensor // side.split.data))
             for side in (prefill, decode)
         )
     return prefill, decode
 
 
-def _colocated_layout(cells: _Cells, gpus: int) -> Layout:
-    """The layout of one of the equal engines that the GPUs make up.
+def _colocated(cells: _Cells, gpus: int) -> Workers:
+    """The equal engines that the GPUs make up.
 
     Attention data ranks may be given in words in place of tp, or beside a tp that counts all ranks.
     """
@@ -413,24 +410,25 @@ def _colocated_layout(cells: _Cells, gpus: int) -> Layout:
     if words:
         data = _Cells({"tp": words[1]}).ranks("tp", 1)
         tensor = max((gpus or data) // (data * pipeline), 1)
-        return Layout(1, tensor, pipeline, data, expert)
+        return Workers(1, Parallelism(tensor, pipeline, expert, data))
     tensor, data = cells.ranks("tp", 1), cells.ranks("dp", 1)
     if gpus and tensor * pipeline * data > gpus and tensor % data == 0 and tensor * pipeline == gpus:
         tensor //= data  # tp counts all ranks, dp says how many groups the attention makes of them
     size = tensor * pipeline * data
     if gpus and gpus % size:
         raise InputError(f"tp {tensor} x pp {pipeline} x dp {data} does not divide num_gpus {gpus}")
-    return Layout(max(gpus // size, 1) if gpus else 1, tensor, pipeline, data, expert)
+    return Workers(max(gpus // size, 1) if gpus else 1, Parallelism(tensor, pipeline, expert, data))
 
 
-def _side(cells: _Cells, prefix: str) -> Layout:
+def _side(cells: _Cells, prefix: str) -> Workers:
     """The workers of one side of a disaggregated deployment; one that nothing is said of is not guessed."""
-    columns = [prefix + name for name in ("workers", "tp", "pp", "dp", "ep")]
+    columns = [prefix + name for name in ("workers", "tp", "pp", "ep", "dp")]
     if not cells.word(*columns):
         raise InputError(
             f"a disaggregated row needs {columns[0]} and {columns[1]}, but all {prefix}... columns are empty"
         )
-    return Layout(*(cells.ranks(column, 1) for column in columns))
+    count, *degrees = (cells.ranks(column, 1) for column in columns)
+    return Workers(count, Parallelism(*degrees))
 
 
 SCRIPTS = "engine_settings.csv"

@@ -44,11 +44,11 @@ from costmodel.units import MIB
 
 from .bounds import Bounds
 from .fields import FileSection, Text, choice, count, number, sections_of
-from .files import check_name, decoded, read_file, shown_path
+from .files import check_name, decoded, read_file, shipped_table, shown_path
 from .hf_config import completed, open_config
 from .hf_quantization import part_of
 from .huggingface import parse_config
-from .sources import JsonText, json_kind, read_source, shipped_table
+from .sources import JsonText, json_kind, read_source
 
 LARGEST_CONFIG = 4 * MIB
 """The largest config.json in public use is below 100 kB."""

@@ -41,8 +41,7 @@ from costmodel.workload import Workload
 
 from .bounds import TARGET_NAMES, TARGET_SPELLINGS
 from .engines import NO_CHANGES, EngineChanges
-from .files import Fault, Source
-from .sources import shipped_table
+from .files import Fault, Source, shipped_table
 
 MICROSECONDS = 1e6
 LEAST_RECORDED, MOST_RECORDED = 1_000, 20_000

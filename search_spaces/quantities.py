@@ -16,7 +16,7 @@ from costmodel.errors import InputError, shown
 from costmodel.units import GIB, MICRO, MILLI, TERA
 from costmodel.words import join_words
 
-from .sources import shipped_table
+from .files import shipped_table
 
 
 class Kind(StrEnum):

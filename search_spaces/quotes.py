@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -28,7 +27,7 @@ from costmodel.units import MIB
 
 from . import bounds
 from .fields import FileSection, choice, faults_of, house_error, member, quantity
-from .files import Fault, FaultsError, read_text, shown_path
+from .files import Fault, FaultsError, read_text, shipped_text, shown_path
 from .quantities import Kind
 
 FILE = "quotes.csv"
@@ -83,8 +82,7 @@ def shipped_quotes() -> Mapping[str, tuple[Quote, ...]]:
     >>> {quote.commitment for quote in shipped_quotes()["H200"]} >= {"on-demand", "spot"}
     True
     """
-    text = (resources.files("costmodel.catalog") / FILE).read_text("utf-8")
-    return _quotes(text, FILE, str)
+    return _quotes(shipped_text("costmodel.catalog", FILE), FILE, str)
 
 
 def read_quotes(path: Path, name_of: Callable[[str], str]) -> Mapping[str, tuple[Quote, ...]]:

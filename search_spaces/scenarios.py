@@ -22,12 +22,14 @@ from costmodel.errors import InputError, UnknownNameError, name_list, shortened,
 from costmodel.metric import METRICS, Metric
 
 from .bounds import LATENCIES, REQUEST_RATE
+from .demand import Diurnal
 from .fields import section_of
+from .files import shipped_table
 from .loader import place_in, problem_of, set_value
 from .problem import Problem
 from .quantities import Kind, QuantityError, as_share, check_plain, parse
-from .schema import Diurnal, WorkloadFile
-from .sources import parse_value, shipped_table
+from .schema import WorkloadFile
+from .sources import parse_value
 
 Inputs = dict[str, Any]
 Setter = Callable[[Inputs, str, str, Any], None]

@@ -21,8 +21,9 @@ from . import bounds
 from .catalog import normalized_name
 from .enumeration import Shape, head_refusals
 from .fields import ONE_OR_MORE, FileSection, Reader, at_most, choice, count, house_error, member
+from .files import shipped_table
 from .problem import Problem, SearchSpace
-from .sources import parse_value, shipped_table
+from .sources import parse_value
 
 WEIGHT_DTYPES = tuple(DTYPE_BYTES)
 SIXTEEN_BIT = dict.fromkeys(("fp16", "float16", "half", "bfloat16", "fp32", "float32"), "bf16")

@@ -18,7 +18,7 @@ from costmodel.engine import EngineConfig
 from costmodel.transformer import Transformer
 
 from .catalog import load_catalog
-from .sources import shipped_table
+from .files import shipped_table
 
 ASSUMED_WIDENING = 1.5
 """An accelerator without measured kernels: the interval's width in logarithms times this, and again where nothing of

@@ -12,7 +12,6 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import yaml
 
 from costmodel.errors import InputError, shortened, shown
 
-from .files import Fault, Keys, Position, Source, pointed, read_text
+from .files import Fault, Keys, Position, Source, check_kind, pointed, read_text
 
 MAX_BYTES = 2**20
 """Largest workload.yaml; longer length tables belong in a CSV or a trace."""
@@ -38,24 +37,21 @@ _BARE_FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+\
 _LONGEST_INT = 18
 
 
-_SHIPPED: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""With libyaml it is ten times as fast."""
-
-
-def shipped_table(package: str, name: str) -> Any:
-    """The content of a YAML file of the distribution."""
-    text = resources.files(package).joinpath(name).read_text("utf-8")
-    return yaml.load(text, Loader=_SHIPPED)  # noqa: S506 (a safe loader; the file is ours)
-
-
-def read_source(path: Path, max_bytes: int = MAX_BYTES) -> tuple[Source, list[Fault]]:
+def read_source(
+    path: Path, label: str = "", schema: str = "", max_bytes: int = MAX_BYTES
+) -> tuple[Source, list[Fault]]:
     """Read a YAML file whose root is a mapping; return it and its faults, or raise `InputError` if nothing can be read.
 
     Args:
         path: the file.
+        label: what it must be, in place of another file that pdplan writes; empty: any.
+        schema: that of such files, where they have one.
         max_bytes: size above which it is refused unread [byte].
     """
-    return parse_source(read_text(path, max_bytes, mend=IN_A_TRACE), str(path))
+    source, faults = parse_source(read_text(path, max_bytes, mend=IN_A_TRACE), str(path))
+    if label:
+        check_kind(source, label, schema)
+    return source, faults
 
 
 def parse_source(text: str, name: str) -> tuple[Source, list[Fault]]:

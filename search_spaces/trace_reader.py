@@ -27,9 +27,9 @@ from costmodel.errors import InputError, UnknownNameError, name_hint, name_list,
 from costmodel.units import MIB
 from costmodel.words import percentage
 
-from .files import kind_of_bytes, open_file, regular_size
+from .files import kind_of_bytes, open_file, regular_size, shipped_table
 from .quantities import UNITS, Kind, finite_number
-from .sources import NESTED, json_kind, json_shown, shipped_table, value_at
+from .sources import NESTED, json_kind, json_shown, value_at
 
 MAX_LINE_BYTES = 16 * MIB
 """A request of a million tokens needs some 20 kB for its hash blocks; a longer line is a file without lines."""

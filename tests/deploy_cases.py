@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from optimizer.plans.records import Quantiles
 from reports.deploy.deployment import Deployment, Options, checked_version
 from reports.deploy.describe import describe
 from reports.deploy.files import deployment_files
-from search_spaces.enumeration import cannot_talk, memory_refused
+from search_spaces.enumeration import degree_refusals, memory_refused
 from search_spaces.models import load_model
 
 ENGINES = {"vllm": "vllm", "dynamo": "vllm", "llm-d": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
@@ -220,9 +221,8 @@ def _can_run(pools: tuple[Case, ...], ask: Ask) -> bool:
         return False
     ends = {role: [case for case in pools if case.role == role] for role in ("prefill", "decode")}
     return not any(
-        cannot_talk(model, Parallelism(one.tp, one.pp, one.ep, one.dp), Parallelism(two.tp, two.pp, two.ep, two.dp))
-        for one in ends["prefill"]
-        for two in ends["decode"]
+        any(degree_refusals(model, *(Parallelism(case.tp, case.pp, case.ep, case.dp) for case in pair)))
+        for pair in product(ends["prefill"], ends["decode"])
     )
 
 

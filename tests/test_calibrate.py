@@ -14,12 +14,12 @@ from search_spaces.benchmark_results import Tool
 from search_spaces.calibration import Calibration, Setup, calibrate, measured, predictor
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import MeasuredDeployment
-from search_spaces.measurements import Latency, Layout, MeasuredRun
+from search_spaces.measurements import Latency, MeasuredRun, Workers
 from search_spaces.models import load_model
 
 CATALOG = load_catalog()
 MODEL = "Llama-3.1-8B"
-SETUP = Setup(CATALOG, MODEL, load_model(MODEL), CATALOG.accelerator("H100"), Layout(1, 1, 1, 1, 1), engine="vllm")
+SETUP = Setup(CATALOG, MODEL, load_model(MODEL), CATALOG.accelerator("H100"), Workers(), engine="vllm")
 POINTS = [(isl, osl, load) for isl, osl in ((256, 256), (2048, 128), (8192, 64)) for load in (1.0, 8.0, 64.0)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -25,7 +26,7 @@ from optimizer.search.bound import LATE_BY_STEPS, keeping_up, late_first_tokens
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated
 from optimizer.verification.judge import judge
-from search_spaces.engines import EngineChange, engine_names, load_engine_overhead, load_serving_policy
+from search_spaces.engines import ENGINES, load_engine_overhead, load_serving_policy
 from search_spaces.enumeration import engine_config
 from search_spaces.problem import Constraints, SearchSpace
 from tests.optimizer_cases import EVERY_ROLE, instance_of, limit, model, offer, problem, slo, space, workload
@@ -451,11 +452,11 @@ def test_stages_work_side_by_side_on_the_chunks_of_a_long_prompt(instance: Insta
 
 STAGES = (Role.PREFILL, Role.DECODE)
 MODES = (STAGES, (Role.COLOCATED,))
-QUICK = EngineChange(arrival_ms=0.0, handover_ms=0.0)
+QUICK = {"arrival_ms": 0.0, "handover_ms": 0.0}
 """An engine whose clients and hand-overs take no time."""
 
 
-def timed_instance(engine: str, changes: EngineChange, ttft: float = 2.0) -> Instance:
+def timed_instance(engine: str, changes: Mapping[str, float], ttft: float = 2.0) -> Instance:
     """One request of a thousand tokens per second on H100."""
     stated = problem(
         engine=engine,
@@ -467,12 +468,12 @@ def timed_instance(engine: str, changes: EngineChange, ttft: float = 2.0) -> Ins
     return make_instance(stated)
 
 
-@pytest.mark.parametrize("engine", engine_names())
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("roles", MODES)
 def test_formula_simulation_and_closed_loop_shift_by_the_same(engine: str, roles: tuple[Role, ...]) -> None:
     """By what the user's file says: 7 ms until the queue, and 40 ms for a hand-over."""
     shift = 0.047 if roles == STAGES else 0.007
-    there, here = (timed_instance(engine, change) for change in (EngineChange(arrival_ms=7, handover_ms=40), QUICK))
+    there, here = (timed_instance(engine, change) for change in ({"arrival_ms": 7, "handover_ms": 40}, QUICK))
     fleet = each_of(here, roles)
     formula = [evaluate(instance, fleet) for instance in (there, here)]
     np.testing.assert_allclose(formula[0].ttft, formula[1].ttft + shift, atol=1e-6)
@@ -496,7 +497,7 @@ def test_formula_simulation_and_closed_loop_shift_by_the_same(engine: str, roles
 
 def test_a_catalog_file_that_says_nothing_of_them_leaves_the_fitted_figures() -> None:
     shipped = load_serving_policy("vllm")
-    changed = load_serving_policy("vllm", {"vllm": EngineChange(arrival_ms=7.5)})
+    changed = load_serving_policy("vllm", {"vllm": {"arrival_ms": 7.5}})
     assert shipped.fixed_ttft(False) == pytest.approx(0.0185)
     assert shipped.fixed_ttft(True) == pytest.approx(0.0185 + 0.083)
     assert changed.fixed_ttft(True) == pytest.approx(0.0075 + 0.083)
@@ -504,7 +505,7 @@ def test_a_catalog_file_that_says_nothing_of_them_leaves_the_fitted_figures() ->
 
 def test_no_engine_is_faster_than_what_no_load_changes() -> None:
     """A limit of 80 ms leaves time for a prompt of 1000 tokens, about 30 ms, but not for a hand-over of 83 ms."""
-    usual, quick = (timed_instance("vllm", changes, ttft=0.08) for changes in (EngineChange(), QUICK))
+    usual, quick = (timed_instance("vllm", changes, ttft=0.08) for changes in ({}, QUICK))
     settings = make_settings(usual)
     late = late_first_tokens(usual, settings)
     assert late[settings.role == PREFILL].all()

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from costmodel.errors import InputError
+from search_spaces.files import shipped_text
 from search_spaces.fleet_file import StatedFleet, load_fleet
-from search_spaces.loader import fleet_text, init_text
 from tests.running import TINY, tiny
 
 POOL: dict[str, Any] = {"gpu": "H100", "replicas": 2, "max_num_seqs": 64, "max_num_batched_tokens": 2048}
@@ -99,7 +99,7 @@ def test_a_fleet_that_cannot_start_is_refused_by_the_rule(tmp_path: Path, case: 
 
 
 def test_the_example_states_what_serves_the_example_of_a_workload(tmp_path: Path) -> None:
-    (tmp_path / "workload.yaml").write_text(init_text())
-    (tmp_path / "fleet.yaml").write_text(fleet_text())
+    (tmp_path / "workload.yaml").write_text(shipped_text("search_spaces", "init_template.yaml"))
+    (tmp_path / "fleet.yaml").write_text(shipped_text("search_spaces", "fleet_template.yaml"))
     stated = load_fleet(tmp_path / "fleet.yaml")
     assert (stated.name, [pool.replicas for pool in stated.pools.values()]) == ("today", [3])

@@ -20,7 +20,8 @@ from costmodel.errors import InputError
 from costmodel.metric import Metric
 from optimizer.fleets.error_bars import hardware_remarks, price_remarks
 from search_spaces import bounds
-from search_spaces.loader import init_text, load_problem, problem_of
+from search_spaces.files import shipped_text
+from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Billing
 from search_spaces.quantities import Kind, format_quantity, parse
 from search_spaces.schema import json_schema
@@ -30,6 +31,7 @@ from tests.bad_input_cases import LONGEST
 from tests.workload_texts import SOUND, load, refusal
 
 GOLDEN = Path(__file__).parent / "golden" / "workload_faults.txt"
+INIT = shipped_text("search_spaces", "init_template.yaml")
 
 
 def golden_cases() -> list[tuple[str, str, str]]:
@@ -165,10 +167,8 @@ def test_inputs_are_json_deterministic_and_state_the_same_problem(folder: Path) 
 
 
 def test_the_init_example_loads_and_its_hints_are_true(folder: Path) -> None:
-    assert load(init_text()).name == "first-plan"
-    uncommented = (
-        init_text().replace("    # price: $1.80/h ", "    price: $1.80/h ").replace("  # budget:", "  budget:")
-    )
+    assert load(INIT).name == "first-plan"
+    uncommented = INIT.replace("    # price: $1.80/h ", "    price: $1.80/h ").replace("  # budget:", "  budget:")
     assert load(uncommented).offers[2].usd_per_hour == 1.8
 
 
@@ -350,9 +350,7 @@ def validator() -> Any:
 
 
 def texts() -> dict[str, str]:
-    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(EXAMPLES.glob("*.yaml"))} | {
-        "init": init_text()
-    }
+    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(EXAMPLES.glob("*.yaml"))} | {"init": INIT}
 
 
 @pytest.mark.parametrize("name", ["chat", "long-context", "code", "init"])
@@ -373,7 +371,7 @@ def test_the_schema_accepts_what_the_loader_accepts(name: str) -> None:
     ],
 )
 def test_the_schema_rejects_unknown_keys_and_bad_values(change: dict[str, Any]) -> None:
-    value = parse_source(init_text(), "init")[0].value | change
+    value = parse_source(INIT, "init")[0].value | change
     assert list(validator().iter_errors(value)) != []
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from costmodel.accelerator import Origin
-from costmodel.engine import NO_OVERHEAD, EngineOverhead, Policy, ServingPolicy
+from costmodel.engine import NO_OVERHEAD, EngineOverhead, Parallelism, Policy, ServingPolicy
 from costmodel.engine_arrays import EngineArrays, engine_arrays
 from costmodel.queues.steady_state import (
     ClosedLoad,
@@ -34,7 +34,6 @@ from costmodel.queues.steady_state import (
 from costmodel.transformer import Transformer
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import measured_engine
-from search_spaces.measurements import Layout
 from search_spaces.models import load_model
 
 Array = NDArray[np.float64]
@@ -261,9 +260,7 @@ def test_littles_law_holds_and_more_load_is_never_faster(
 
 def h100_engine() -> tuple[Transformer, EngineArrays]:
     model = load_model("Llama-3.1-8B")
-    config = measured_engine(
-        load_catalog(), "H100", model, Layout(1, 1, 1, 1, 1), "bf16", kv_dtype="bf16", memory_fraction=0.9
-    )
+    config = measured_engine(load_catalog(), "H100", model, Parallelism(), "bf16", kv_dtype="bf16", memory_fraction=0.9)
     return model, engine_arrays(model, [config], NO_OVERHEAD)
 
 

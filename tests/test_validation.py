@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodel.engine import Parallelism
 from costmodel.errors import InputError
 from pdplan.cli import cli
 from pdplan.console import Console
@@ -24,7 +25,7 @@ from reports.answers.accuracy import validation_dict
 from search_spaces.benchmark_results import Tool, documents, formats, read_results
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import measured_model, predict_serving
-from search_spaces.measurements import Layout, MeasuredRun, Refused, read_measurements
+from search_spaces.measurements import MeasuredRun, Refused, Workers, read_measurements
 from search_spaces.serving_error import ASSUMED_WIDENING, Factors, Stratum, interval_factors
 
 DATA = Path(os.environ.get("PDPLAN_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
@@ -153,13 +154,13 @@ def test_workers_of_a_disaggregated_row(tmp_path: Path) -> None:
     header += "decode_workers,decode_tp,decode_dp,decode_ep\n"
     row = only(tmp_path, f"{header}m,b200,sglang,disaggregated,8192,1024,64,2,1,4,4,1,8,1,0\n")
     assert isinstance(row, MeasuredRun)
-    assert row.prefill == Layout(2, 1, 1, 4, 4)
-    assert row.decode == Layout(1, 8, 1, 1, 1)
+    assert row.prefill == Workers(2, Parallelism(1, 1, 4, 4))
+    assert row.decode == Workers(1, Parallelism(8))
     assert row.gpus == 16
     header = header.replace("mode,", "mode,num_gpus,")
     row = only(tmp_path, f"{header}m,b200,sglang,disaggregated,16,8192,1024,64,1,8,8,8,1,8,1,1\n")
     assert isinstance(row, MeasuredRun)
-    assert row.prefill == Layout(1, 1, 1, 8, 8)  # tp counts all ranks
+    assert row.prefill == Workers(1, Parallelism(1, 1, 8, 8))  # tp counts all ranks
     assert row.ttft.typical is None
 
 

@@ -352,10 +352,11 @@ def calibrate(
 
 def _setup(options: dict[str, Any]) -> Setup:
     """What ran, as the options say it."""
+    from costmodel.engine import Parallelism
     from search_spaces.calibration import Setup
     from search_spaces.catalog import load_catalog
     from search_spaces.engines import engine_name
-    from search_spaces.measurements import Layout
+    from search_spaces.measurements import Workers
     from search_spaces.models import load_model
 
     tp, pp, ep, dp = (options[name] for name in ("tp", "pp", "ep", "dp"))
@@ -368,9 +369,9 @@ def _setup(options: dict[str, Any]) -> Setup:
         accelerator = catalog.accelerator(options["gpu"])
     with value_of("--engine"):
         engine = None if options["engine"] is None else engine_name(options["engine"])
-    layout = Layout(options["replicas"], tp, pp, dp, ep)
+    workers = Workers(options["replicas"], Parallelism(tp, pp, ep, dp))
     settings = {name: options[name] for name in ("weight_dtype", "kv_dtype", "memory_fraction", "max_num_seqs")}
-    return Setup(catalog, options["model"], model, accelerator, layout, engine, **settings)
+    return Setup(catalog, options["model"], model, accelerator, workers, engine, **settings)
 
 
 def _overlay(calibration: Calibration, source: str, catalog: Path | None, command: str) -> str:

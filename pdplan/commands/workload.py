@@ -350,12 +350,12 @@ def init(console: Console, file: Path | None, output: Path | None, fleet: bool, 
     Writes a workload file in which every key is explained, or with --fleet a fleet file. FILE is
     workload.yaml or fleet.yaml unless named. A '-' prints it instead.
     """
-    from search_spaces.loader import fleet_text, init_text
+    from search_spaces.files import shipped_text
 
     if file is not None and output is not None:
         raise InputError("FILE and -o name the file to write; give one of them")
     file = file or output or Path("fleet.yaml" if fleet else "workload.yaml")
-    text = fleet_text() if fleet else init_text()
+    text = shipped_text("search_spaces", f"{'fleet' if fleet else 'init'}_template.yaml")
     if str(file) == "-":
         console.show(text)
         return

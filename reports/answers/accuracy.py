@@ -298,7 +298,7 @@ def point_text(row: MeasuredRow) -> str:
     deployment = row.deployment
     if deployment is not None:
         layout = " > ".join(config.parallelism.words for config in row.configs)
-        flight = deployment.concurrency * (1 if deployment.decode else deployment.row.prefill.workers)
+        flight = deployment.concurrency * (1 if deployment.decode else deployment.row.prefill.count)
         return (
             f"{count(round(deployment.isl))} + {count(round(deployment.osl))} tokens, {flight:,.3g} in flight, {layout}"
         )

@@ -22,7 +22,7 @@ from costmodel.errors import InputError, shown
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from reports.deploy.deployment import SWITCH, fact, legal_flag, transfer_facts
 from reports.deploy.hosts import GATEWAY_FILE, check_words
-from search_spaces.enumeration import cannot_talk
+from search_spaces.enumeration import degree_refusals
 
 from .deployment import DeployedPool, Deployment, GatewayRouting, WorkerSettings
 from .describe import reach
@@ -337,7 +337,7 @@ def ends_agree(deployment: Deployment, fleet: Started) -> Iterator[str]:
                 yield f"{place}: {name} {first} and {second} differ"
         ends = (prefill.settings, decode.settings)
         splits = (Parallelism(end.tensor, end.pipeline, end.expert, end.data) for end in ends)
-        reason = cannot_talk(deployment.model, *splits)
+        reason = next((reason for _, reason in degree_refusals(deployment.model, *splits)), None)
         if reason is not None:
             yield f"{place}: {reason}"
         if deployment.engine == "vllm" and prefill.settings.pipeline > 1 and not pushes:
