@@ -256,17 +256,18 @@ def prefill_attention_work(
 ) -> Work:
     """Attention of `requests` prompts with `new` tokens each, `past` of each already cached.
 
-    Prompts with more context than `attention.decompressed` attend the latents as they are cached.
+    Prompts with more context than `attention.decompressed` attend the latents as they are cached; shorter ones take the
+    quicker of both.
     """
     multi_head = _multi_head_work(engines, attention, requests, new, past)
     if np.isinf(attention.decompressed):
         return multi_head
     absorbed = _absorbed_prefill_work(engines, attention, requests, new, past)
-    long = new + past > attention.decompressed
+    cached = (new + past > attention.decompressed) | (absorbed.time < multi_head.time)
     return Work(
-        np.where(long, absorbed.time, multi_head.time),
-        np.where(long, absorbed.flop, multi_head.flop),
-        np.where(long, absorbed.traffic, multi_head.traffic),
+        np.where(cached, absorbed.time, multi_head.time),
+        np.where(cached, absorbed.flop, multi_head.flop),
+        np.where(cached, absorbed.traffic, multi_head.traffic),
     )
 
 
@@ -278,26 +279,30 @@ def _multi_head_work(
     FLOP = pairs x FLOP per pair / tp (+ the indexer over the whole context, which every rank repeats, unless everything
     is attended); bytes = KV of the tokens attended, read once by a tiled kernel, and queries and outputs. Decompressing
     the latents of `past` tokens again (MLA with chunks) is left out. Efficiency rises with the keys that a query
-    attends, with the width of a head and with the queries of all heads: FLOP (1 + h / keys) (1 + d / width)
-    (1 + f / queries).
+    attends on average, K = pairs / new (half of a prompt without a past), with the width of a head and with the queries
+    of all heads, Q. Like the GEMM's (M n + h) (k + d) the time is affine in each, so no prompt is quicker than a
+    shorter one: FLOP x (K + h / 2) / K x (Q + f) / Q x (width + d) / width.
     """
     rates = engines.attention["latent_prefill" if attention.is_latent else "attention_prefill"]
     tokens = requests * new
     active = np.sign(tokens)
-    indexed = 0.0 if attention.is_latent else attended_pairs(new, past, None) * attention.index_flop_per_pair
-    flop = (
-        requests * (attended_pairs(new, past, attention.selected) * attention.prefill_flop_per_pair / engines.tensor)
-        + requests * indexed
-        + tokens * attention.flop_per_token / engines.tensor
-    )
+    index_flop = 0.0 if attention.is_latent else attention.index_flop_per_pair
+
+    def flop_with(more_pairs: Figure) -> FloatArray:
+        """FLOP of all prompts if each attended so many more pairs."""
+        pairs = attended_pairs(new, past, attention.selected) + more_pairs
+        everything = attended_pairs(new, past, None) + more_pairs
+        own = pairs * attention.prefill_flop_per_pair + new * attention.flop_per_token
+        return requests * (own / engines.tensor + everything * index_flop)
+
+    flop = flop_with(0.0)
     traffic = _prompt_traffic(engines, attention, requests, new, past) + tokens * (
         _query_output_width(attention) * ACTIVATION_BYTES / engines.tensor
     )
-    keys = np.maximum(np.minimum(new + past, attention.selected) if attention.selected else new + past, 1.0)
     heads, width = _heads(attention)
     queries = np.maximum(tokens * (heads / engines.tensor), 1.0)
-    effective_flop = flop * (
-        (1.0 + rates.compute_half / keys) * (1.0 + rates.fill_half / queries) * (1.0 + rates.depth_half / width)
+    effective_flop = flop_with(new * rates.compute_half / 2.0) * (
+        (1.0 + rates.fill_half / queries) * (1.0 + rates.depth_half / width)
     )
     time = active * (kernel_time(effective_flop, traffic, rates.peak, rates.bandwidth, rates.launch) + ROTARY_LAUNCH)
     return Work(time, active * flop, active * traffic)
