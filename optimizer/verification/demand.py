@@ -64,7 +64,10 @@ def simulated_trace(instance: Instance, fleet: Fleet, requests: int, seed: int, 
         return replayed_trace(instance, fleet, arrival, recording.isl[places], recording.osl[places], seed=seed)
     if load.sessions is not None:
         return _session_trace(instance, fleet, load.sessions, requests, seed=seed, volume=volume)
-    isl, osl, flow = draw_lengths(flows.isl, flows.osl, flows.share, requests, seed)
+    names = np.unique([slo.name for slo in instance.problem.slos], return_inverse=True)[1]
+    order = np.lexsort((flows.osl, flows.isl, names[flows.slo]))  # the draws don't depend on the order in the file
+    isl, osl, place = draw_lengths(flows.isl[order], flows.osl[order], flows.share[order], requests, seed)
+    flow = order[place]
     arrival = gamma_arrivals(requests, load.request_rate * volume, load.burstiness, seed)
     return _demand(instance, fleet, (arrival, isl, osl), flow, seed=seed, volume=volume)
 
