@@ -130,13 +130,18 @@ def lines_run(checkout: Path) -> Lines:
     return {name: lines[name] for name in sorted(lines, key=seconds.__getitem__)}
 
 
-def pytest(checkout: Path, tests: Sequence[str], *runner: str) -> bool:
-    """Whether test files pass in a checkout, all in one process."""
+def pytest(checkout: Path, tests: Sequence[str], *runner: str) -> str:
+    """The first test that fails in a checkout, all files in one process; empty where all pass."""
     command = [sys.executable, *runner, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", "0", *tests]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     limit = LONGEST * (1 + len(tests))
-    done = subprocess.run(command, check=False, cwd=checkout, env=environment, capture_output=True, timeout=limit)
-    return done.returncode in (0, 5)  # 5: a module without doctests
+    try:
+        done = subprocess.run(command, check=False, cwd=checkout, env=environment, capture_output=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return "no end"
+    if done.returncode in (0, 5):  # 5: a module without doctests
+        return ""
+    return next((line for line in done.stdout.decode().splitlines() if line.startswith(("FAILED", "ERROR"))), "ERROR")
 
 
 def simulates(files: dict[str, list[int]]) -> bool:
@@ -155,15 +160,13 @@ def tests_of(mutant: Mutant, lines: Lines) -> list[str]:
     return tests or [LAST]
 
 
-def survives(mutant: Mutant, checkout: Path, lines: Lines) -> bool:
-    """Whether the tests pass in a checkout that has the change."""
+def killer(mutant: Mutant, checkout: Path, lines: Lines) -> str:
+    """The first test that fails in a checkout that has the change; empty where it survives."""
     path, tests = mutant.path.relative_to(ROOT), tests_of(mutant, lines)
     (checkout / path).write_text(mutated(mutant), encoding="utf-8")
     try:
         groups = [tests[begin:end] for begin, end in pairwise((0, *GROUPS, len(tests))) if begin < len(tests)]
-        return all(pytest(checkout, group) for group in ([str(path)], *groups))
-    except subprocess.TimeoutExpired:
-        return False
+        return next(filter(None, (pytest(checkout, group) for group in ([str(path)], *groups))), "")
     finally:
         shutil.copy(mutant.path, checkout / path)
 
@@ -195,9 +198,9 @@ def main() -> None:
         def survivors(number: int) -> list[Mutant]:
             alive = []
             for mutant in drawn[number :: flags.processes]:
-                if survives(mutant, checkouts[number], lines):
-                    alive.append(mutant)
-                    print(f"survived: {mutant.path.relative_to(ROOT)}:{mutant.line} {mutant.words}", flush=True)
+                test = killer(mutant, checkouts[number], lines)
+                alive += [mutant] * (not test)
+                print(f"{mutant.path.relative_to(ROOT)}:{mutant.line} {mutant.words}: {test or 'SURVIVED'}", flush=True)
             return alive
 
         with ThreadPoolExecutor(flags.processes) as pool:

@@ -34,15 +34,6 @@ VALUES: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
         {"accelerators": ["H100", "H20O"]},
         ("accelerators.1: 'H20O' is not known; did you mean 'H200'?", "- H20O\n"),
     ),
-    "infinite-slo": ({"slo__ttft": float("inf")}, ("slo.ttft: inf is not a finite number",)),
-    "half-of-a-fleet": (
-        {"search__roles": ["decode"]},
-        ("search.roles: decode alone cannot serve a request", "colocated"),
-    ),
-    "steps-too-short-for-a-batch": (
-        {"search__max_num_seqs": [512], "search__max_num_batched_tokens": [256]},
-        ("search.max_num_batched_tokens: a step of 256 tokens", "512 requests", "at least 512"),
-    ),
     "folder-for-a-trace": (
         {"workload__lengths": {"trace": {"path": "."}}},
         ("workload.lengths.trace.path", "is a folder"),

@@ -193,18 +193,6 @@ def test_every_file_is_compared_and_the_page_names_no_other(name: str) -> None:
     assert [path for path in NAMED.findall(files["README.md"]) if not fnmatch.filter(files, path)] == []
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_steps_are_in_order_and_ways_to_do_one_stand_below_it(name: str) -> None:
-    lines = example(name)[1]["README.md"].partition("## Start\n\n")[2].partition("\n\n## ")[0].splitlines()
-    steps = [line for line in lines if not line.startswith("   - ")]
-    assert [int(line.partition(".")[0]) for line in steps] == list(range(1, len(steps) + 1))
-    assert not [line for line in steps if re.match(r"\d+\. Or\b", line)]
-    for number, line in enumerate(lines):
-        first, before = line.startswith("   - either "), lines[number - 1]
-        assert first == (before.endswith("in one of these ways:") and number > 0)
-        assert not line.startswith("   - or ") or before.startswith("   - ")
-
-
 def test_files_that_break_a_rule_are_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(WRITERS, "vllm", lambda _: {})  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^the deployment breaks the rule pools_are_complete: .* \(and \d more\)"):

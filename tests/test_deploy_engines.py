@@ -462,15 +462,3 @@ def test_data_ranks_are_counted_on_over_the_nodes() -> None:
         assert words[2] == nasty
         assert words[words.index("--data-parallel-size-local") + 1] == "8"
         assert words[-3:] == ["--headless", "--data-parallel-start-rank", str(8 * index)]
-
-
-def test_pods_of_a_replica_end_after_the_first_of_them_is_done() -> None:
-    """Whose requests their ranks compute; and within the time that Kubernetes leaves them."""
-    deployment = deployment_of(plan_of(RANKS, SPARSE), "llm-d")
-    (fleet,) = yaml.safe_load_all(WRITERS["llm-d"](deployment)["pools/disaggregatedset.yaml"])
-    for role in fleet["spec"]["roles"]:
-        templates = role["spec"]["leaderWorkerTemplate"]
-        specs = [templates[name]["spec"] for name in ("leaderTemplate", "workerTemplate")]
-        waits = [int(spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1]) for spec in specs]
-        assert waits == [deployment.notice_seconds, deployment.notice_seconds + deployment.drain_seconds]
-        assert max(waits) < specs[1]["terminationGracePeriodSeconds"]

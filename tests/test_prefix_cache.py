@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import CoefficientSteps
 from costmodel.engine import VLLM_V1, Role
-from costmodel.errors import InputError
 from costmodel.prefix_cache import (
     FARTHEST,
     CacheTier,
@@ -315,15 +314,12 @@ def test_sessions_of_a_file_become_requests_and_are_repeated(folder: Path) -> No
 TIER = "kv_cache_tier: {capacity_per_gpu: 100GiB, bandwidth: 50GB/s}\n"
 
 
-def test_a_tier_of_a_file_is_repeated_and_needs_sessions_or_an_interval(folder: Path) -> None:
+def test_a_tier_of_a_file_is_repeated(folder: Path) -> None:
     stated = load(SESSIONS + TIER)
     assert stated.kv_cache_tier == CacheTier(100 * GIB, 50e9, 0.0, shared=False)
     (folder / "again.yaml").write_text(json.dumps(stated.inputs), "utf-8")
     assert load_problem(folder / "again.yaml").kv_cache_tier == stated.kv_cache_tier
     assert load(SESSIONS + TIER.replace("100GiB", "0")).kv_cache_tier is None
-    with pytest.raises(InputError, match=r"kv_cache_tier: keeps prompts .* state workload.sessions"):
-        load(SESSIONS.replace("sessions: {rate: 0.5/s, turns: 4, think_time: 20s, system_prompt: 1000, user_tokens: "
-             "500, answer_tokens: 100}", "{request_rate: 1/s, lengths: {isl: 500, osl: 100}}") + TIER)  # fmt: skip
 
 
 def test_a_tier_has_a_price_for_the_capacity_beside_every_gpu(folder: Path) -> None:

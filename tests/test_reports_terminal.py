@@ -183,11 +183,3 @@ def test_minus_zero_and_exponents_are_never_written(value: float) -> None:
 @given(st.floats(0, 1, exclude_min=True, exclude_max=True))
 def test_a_share_between_is_never_written_as_all_or_nothing(share: float) -> None:
     assert percent(share) not in {"0 %", "100 %"}
-
-
-def test_a_runner_up_says_which_engines_it_is_without() -> None:
-    plan = load("disaggregated")
-    first, second, *rest = plan.alternatives
-    runner_up = second.model_copy(update={"kind": "other_engines", "label": "without H100-SXM TP4 prefill"})
-    text = " ".join(text_of(plan.model_copy(update={"alternatives": [first, runner_up, *rest]}), 100).split())
-    assert "The cheapest fleet without H100-SXM TP4 prefill." in text

@@ -60,11 +60,6 @@ class TestStated:
         again = load_problem(_written(tmp_path, found))
         assert (again.constraints, again.engine, again.target) == (limits, engine, target)
 
-    def test_an_engine_that_it_does_not_run_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match=r"target: trtllm runs trtllm, but engine: vllm is stated; leave it out"):
-            load_problem(tiny(tmp_path, target="trtllm", engine="vllm"))
-        assert load_problem(tiny(tmp_path, target="dynamo", engine="sglang")).engine == "sglang"
-
     def test_classes_with_pools_of_their_own_need_a_router_that_tells_them_apart(self, tmp_path: Path) -> None:
         apart = {"slo": TWO_CLASSES, "constraints": {"pools": "per_class"}}
         with pytest.raises(
