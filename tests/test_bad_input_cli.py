@@ -92,26 +92,6 @@ def test_a_program_gets_a_document_of_a_limit_that_physics_forbids(tmp_path: Pat
 
 # --- no fleet, and what is written ----------------------------------------------------------------------------------
 
-LIMITS: dict[str, tuple[dict[str, object], str]] = {
-    "budget": ({"constraints": {"budget": 0.01}}, "budget"),
-    "inventory": ({"accelerators": [{"name": "H100", "inventory": 1}], "workload__request_rate": 200}, "inventory"),
-    "max-gpus-below-an-engine": ({"model": "Llama-3.1-70B", "constraints": {"max_gpus": 1}}, "max_gpus"),
-}
-
-
-@pytest.mark.parametrize("case", LIMITS)
-def test_a_limit_that_leaves_no_fleet_is_named_with_the_nearest_miss(case: str, tmp_path: Path) -> None:
-    changes, limit = LIMITS[case]
-    plan_for = optimize if case == "budget" else optimize_within
-    done = plan_for(tmp_path, problem(**changes), "--json")
-    assert (done.returncode, done.stderr) == (INFEASIBLE, "")
-    plan = json.loads(done.stdout)
-    assert (plan["status"], plan["pools"], plan["cost_usd_per_hour"]) == ("infeasible", [], None)
-    slacks = [row["slack"] for row in plan["binding"] if limit in row["constraint"]]
-    assert slacks
-    assert all(slack is None or slack < 0 for slack in slacks)  # a limit of 0 has no relative slack
-    assert {row["kind"] for row in plan["alternatives"] if row["pools"]} == {"nearest_miss"}
-
 
 @pytest.fixture
 def old_plan(tmp_path: Path) -> Iterator[Path]:

@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 
 from costmodel.engine import SCHEDULERS
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
-from costmodel.simulator.fleet import SimulatedPool
 from costmodel.transformer import Transformer
 from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.plans.plan import Plan
@@ -264,30 +263,19 @@ FLEETS = [(APART, ""), (TOGETHER, ""), (IN_STAGES, ""), (ON_RANKS, "Qwen3-30B-A3
 every_engine = pytest.mark.parametrize("engine", SCHEDULERS)
 
 
-def told(engine: str, pools: tuple[Case, ...], model: str) -> list[tuple[Launch, dict[str, Any], SimulatedPool]]:
-    """Every engine of the plain target: as its files are read, what they say word for word, and what was simulated."""
-    plan = plan_of(pools, Ask(model or "Llama-3.1-8B", engine=engine))
-    deployment = deployment_of(plan, engine)
-    files = WRITERS[engine](deployment)
-    found = launches(deployment, files)
-    simulated = dict(zip([pool.id for pool in plan.pools], simulated_fleet(*fleet_of_plan(plan)), strict=True))
-    return [
-        (one, yaml.safe_load(files[one.where]) if engine == "trtllm" else dict(one.words), simulated[one.pool])
-        for one in found
-    ]
-
-
 @every_engine
 @pytest.mark.parametrize(("pools", "model"), FLEETS)
 def test_limits_are_those_of_the_simulation(engine: str, pools: tuple[Case, ...], model: str) -> None:
-    for one, _words, pool in told(engine, pools, model):
+    plan = plan_of(pools, Ask(model or "Llama-3.1-8B", engine=engine))
+    deployment = deployment_of(plan, engine)
+    simulated = dict(zip([pool.id for pool in plan.pools], simulated_fleet(*fleet_of_plan(plan)), strict=True))
+    for one in launches(deployment, WRITERS[engine](deployment)):
+        pool, told = simulated[one.pool], one.settings
         limits = pool.limits
-        assert one.role == pool.role.value
-        assert one.settings.max_num_seqs == limits.max_num_seqs
-        assert one.settings.max_num_batched_tokens == limits.max_num_batched_tokens
-        assert one.settings.block_tokens == limits.block_size
-        assert one.settings.pipeline == pool.pipeline
-        rank = one.settings.max_num_batched_tokens // one.settings.data
+        assert (one.role, told.pipeline) == (pool.role.value, pool.pipeline)
+        assert (told.max_num_seqs, told.block_tokens) == (limits.max_num_seqs, limits.block_size)
+        assert told.max_num_batched_tokens == limits.max_num_batched_tokens
+        rank = told.max_num_batched_tokens // told.data
         assert min(limits.long_prefill_threshold, limits.max_num_batched_tokens) == rank
 
 

@@ -20,7 +20,7 @@ from optimizer.recommend.search import Level
 from pdplan.files import numbered
 from reports.words import distinct_alternatives
 from search_spaces.loader import load_problem
-from search_spaces.problem import Goal, Objective, Problem
+from search_spaces.problem import Problem
 from tests.optimizer_cases import offer, problem, slo, workload
 from tests.report_cases import text_of
 from tests.running import QUICK, ROOT, SECONDS, tiny, within
@@ -186,12 +186,6 @@ def test_it_costs_what_a_plan_at_that_confidence_costs(level: Level) -> None:
     slow = optimize(posed(confidence=0.9), level=level, extras=False)
     assert safe.cost_usd_per_hour == pytest.approx(slow.cost_usd_per_hour)
     assert safe.sentence.endswith(", by formula.") == (level is Level.QUICK)
-
-
-def test_it_is_sought_for_the_least_cost_alone() -> None:
-    assert optimize(posed(3.0), extras=False).safe is None
-    most = posed(3.0, objective=Objective(Goal.MAX_GOODPUT), offers=(offer(inventory=1),))
-    assert optimize(most).safe is None
 
 
 def test_the_command_line_overrides_the_confidence_of_the_file(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import yaml
 from click.testing import CliRunner
 
 from optimizer.plans.records import OPTIMAL_GAP
-from pdplan.cli import cli, run
+from pdplan.cli import cli
 from tests.running import ROOT, THREE_GPUS
 
 SCENARIOS = {"june": {"rate_scale": 2}, "tight": {"extends": "june", "slo": {"ttft": "500ms"}}}
@@ -38,13 +38,6 @@ def answered(*arguments: object, code: int = 0, verify: int = 0) -> dict[str, An
     assert (done.exception, done.return_value) == (None, code), done.output
     found: dict[str, Any] = json.loads(done.stdout)
     return found
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    assert run([*map(str, arguments)]) == 2
-    message = capsys.readouterr().err
-    assert len(message.strip().splitlines()) == 1
-    return message
 
 
 def test_a_sweep_is_rows_in_grid_order_a_table_and_a_page(workload: Path, tmp_path: Path) -> None:
@@ -83,27 +76,6 @@ def test_a_sweep_is_rows_in_grid_order_a_table_and_a_page(workload: Path, tmp_pa
     assert len(re.findall(r'<rect [^>]*class="heat-[1-8]"', text)) == len(rows)
     costs = [row["cost_usd_per_hour"] for row in rows]
     assert f"8 scenarios: the cheapest fleet costs ${min(costs):.2f}/h to ${max(costs):.2f}/h" in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ((), "nothing is asked"),
-        (("--vary", "price.H300=1"), "'H300' is not one of H100, A100-80, L4"),
-        (
-            ("--vary", "rate=1:9:101", "--vary", "ttft=1:2:100"),
-            "the axes make 10,100 scenarios; more than 10,000 need --resume LOG",
-        ),
-        (("--scenario", "jnue"), "did you mean 'june'"),
-        (("--break-even", "weight_dtype"), "has no order"),
-        (("--break-even", "price.H100", "--between", "8:1"), "LOW must be below HIGH"),
-        (("--break-even", " "), "--break-even ' ' names no lever; state one, such as price.H200"),
-    ],
-)
-def test_bad_questions_are_refused_in_one_sentence(
-    workload: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], sentence: str
-) -> None:
-    assert sentence in refused(capsys, "whatif", workload, *arguments)
 
 
 def test_a_map_has_the_cheapest_fleet_of_each_shape_in_every_cell(workload: Path, tmp_path: Path) -> None:
