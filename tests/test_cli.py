@@ -221,6 +221,7 @@ def test_estimate_prints_one_engine() -> None:
 # --- failures -------------------------------------------------------------------------------------------------------
 
 
+ESTIMATE = ("estimate", "--model", "Llama-3.1-70B", "--gpu", "H100")
 BAD_INPUT = {
     "no-such-file": (("optimize", "absent.yaml"), "absent.yaml"),
     "unknown-option": (("optimize", CHAT, "--sed", "1"), "--sed"),
@@ -235,7 +236,9 @@ BAD_INPUT = {
     "unknown-gpu": (("gpus", "H20O"), "did you mean 'H200'?"),
     "unknown-model": (("models", "Llema-3.1-70B"), "did you mean 'Llama-3.1-70B', or the path of a config.json"),
     "estimate-unknown-gpu": (("estimate", "--model", "Llama-3.1-70B", "--gpu", "B20O"), "did you mean 'B200'?"),
-    "estimate-heads": (("estimate", "--model", "Llama-3.1-70B", "--gpu", "H100", "--tp", "7"), "7"),
+    "estimate-heads": ((*ESTIMATE, "--tp", 7), "7"),
+    "estimate-too-large": (ESTIMATE, "does not fit on 1 × H100"),
+    "estimate-batch": ((*ESTIMATE, "--tp", 8, "--batch", 10_000), "batch 10000 exceeds"),
     "not-a-plan": (("report", ROOT / "pyproject.toml"), "is not a plan"),
     "no-such-plan": (("report", "absent.json"), "absent.json: cannot be read"),
     "no-such-trace": (("workload", "absent.csv"), "absent.csv"),

@@ -73,12 +73,8 @@ STRINGS = st.sampled_from(NASTY) | st.text(
 
 
 def hostile_plan(text: str, engine: str) -> Any:
-    pools = tuple(Case(**{**_fields(case), "name": f"{text}{case.role}"}) for case in PAIR)
+    pools = tuple(replace(case, name=f"{text}{case.role}") for case in PAIR)
     return plan_of(pools, Ask(engine=engine, title=text))
-
-
-def _fields(case: Case) -> dict[str, Any]:
-    return {name: getattr(case, name) for name in Case.__dataclass_fields__}
 
 
 LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")

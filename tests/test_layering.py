@@ -132,11 +132,6 @@ def test_slow_packages_load_only_inside_functions(room: str) -> None:
     assert not faults
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_package_is_typed(room: str) -> None:
-    assert (ROOT / room / "py.typed").is_file()
-
-
 def test_a_name_stands_for_one_type() -> None:
     """One name for a concept, one concept for a name: no two classes of the product are called alike."""
     places: dict[str, list[str]] = {}

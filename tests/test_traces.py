@@ -352,7 +352,8 @@ LONG = [100] * 97 + [50_000, 45_000, 40_901]
 def test_requests_beyond_the_context_are_counted_and_the_next_command_leaves_them_out(folder: Path) -> None:
     rows = "".join(f"{second},{isl},60\n" for second, isl in enumerate(LONG))
     Path("t.csv").write_text(f"arrival,isl,osl\n{rows}", "utf-8")
-    done = within("workload", "t.csv", "--model", "Qwen3-32B", "-o", "w.yaml")
+    asked = ("workload", "t.csv", "--model", "Qwen3-32B", "-o", "w.yaml")
+    done = within(*asked, cwd=folder)
     said = " ".join(done.stdout.split())
     assert "3 of 100 requests (3 %) are longer than the context of Qwen3-32B, 40,960 tokens" in said
     assert "--max-tokens 40960, or name a --model of longer context" in said
@@ -361,7 +362,7 @@ def test_requests_beyond_the_context_are_counted_and_the_next_command_leaves_the
         load_problem(Path("w.yaml"))
     following = done.stderr.splitlines()[-1].removeprefix("Next: ")
     assert following.endswith("--max-tokens 40960 --force")
-    again = within("workload", "t.csv", "--model", "Qwen3-32B", "-o", "w.yaml", *shlex.split(following)[-3:])
+    again = within(*asked, *shlex.split(following)[-3:], cwd=folder)
     assert "Note: 3 requests have more than 40,960 tokens (ISL + OSL) and are left out of all figures." in again.stdout
     assert again.stderr.splitlines()[-1] == "Next: pdplan optimize w.yaml -o plan"
     load = load_problem(Path("w.yaml")).workload

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
@@ -26,7 +24,6 @@ from optimizer.verification.tune import (
     Values,
     Wish,
     front,
-    front_of,
     tuned,
 )
 from reports.answers.plan import front_section
@@ -70,12 +67,6 @@ def test_a_sampler_starts_where_it_should_and_looks_once_at_each_point(value: Va
     assert len(set(asked)) == len(asked) == 25
     assert all(0 <= index < size for point in asked for index, size in zip(point, SIZES, strict=True))
     assert list(by_tpe(SIZES, value, (1, 1, 1), 25, 7).items()) == list(looks.items())
-
-
-@settings(max_examples=10)
-@given(st.integers(0, 10**6), st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 4)))
-def test_the_bottom_of_a_bowl_is_found(seed: int, start: Point) -> None:
-    assert front_of(by_tpe(SIZES, bowl, start, 40, seed)) == [(3, 0, 2)]
 
 
 # --- looks ----------------------------------------------------------------------------------------------------------
