@@ -26,19 +26,8 @@ MAY_IMPORT = {
     "costmodel": {"numpy", "numba", "llvmlite"},
     "search_spaces": {"costmodel", "numpy", "pydantic", "pydantic_core", "torch", "transformers", "yaml"},
     "optimizer": {"costmodel", "search_spaces", "numpy", "pandas", "pydantic", "ortools", "optuna", "distributed"},
-    "reports": {
-        "costmodel",
-        "search_spaces",
-        "optimizer",
-        "templates",
-        "click",
-        "jinja2",
-        "markupsafe",
-        "numpy",
-        "pyarrow",
-        "pydantic",
-        "yaml",
-    },
+    "reports": {"costmodel", "search_spaces", "optimizer", "templates"}
+    | {"click", "jinja2", "markupsafe", "numpy", "pyarrow", "pydantic", "yaml"},
     "templates": set(),
     "pdplan": {"costmodel", "search_spaces", "optimizer", "reports", "templates", "click", "numpy", "pydantic"},
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -346,28 +347,15 @@ def test_a_plan_says_when_a_tier_costs_more_than_it_saves(folder: Path) -> None:
     assert tier_warnings(make_instance(dear), 1.0, never) == tier_warnings(make_instance(plain), 110.0, never) == []
 
 
-LONG = {
-    "model": "Llama-3.1-8B",
-    "workload": {
-        "request_rate": "8/s",
-        "sessions": {
-            "turns": 8,
-            "think_time": "5min",
-            "system_prompt": 1000,
-            "user_tokens": 4000,
-            "answer_tokens": 200,
-        },
-    },
-    "slo": {"ttft": "2s", "tpot": "50ms"},
-    "search": {
-        "roles": ["colocated"],
-        "tensor_parallel": [1],
-        "pipeline_parallel": [1],
-        "max_num_seqs": [64],
-        "max_num_batched_tokens": [8192],
-    },
-    "target": "llm-d",
-}
+LONG = yaml.safe_load("""\
+workload:
+  request_rate: 8/s
+  sessions: {turns: 8, think_time: 5min, system_prompt: 1000, user_tokens: 4000, answer_tokens: 200}
+slo: {ttft: 2s, tpot: 50ms}
+search: {roles: [colocated], tensor_parallel: [1], pipeline_parallel: [1], max_num_seqs: [64],
+  max_num_batched_tokens: [8192]}
+target: llm-d
+""")
 
 
 def test_a_tier_is_planned_proven_explained_and_deployed(folder: Path) -> None:

@@ -101,6 +101,7 @@ STATES: dict[str, Plan] = {
     "a KV cache tier": tier(0.549),
     "a KV cache tier of no use": tier(0.0),
     "no fleet, for a latency": having(NONE, binding=[SLOW]),
+    "a relaxed limit that an option set": with_command(NONE, "pdplan optimize a.yaml --set constraints.budget=$9/h"),
     "no fleet found": having(NONE, status=Status.TIME_LIMIT),
     "no fleet, and nothing in the way": having(NONE, binding=[], alternatives=[]),
     "a nearest miss, simulated": having(NONE, alternatives=[having(row, simulated=True) for row in NONE.alternatives]),
