@@ -3,13 +3,15 @@
     python benchmarks/mutants.py --count 300              costmodel and optimizer, seed 1
     python benchmarks/mutants.py --count 40 --rooms reports --seed 2
     python benchmarks/mutants.py --count 15 --rooms costmodel/step.py costmodel/simulator
+    python benchmarks/mutants.py --count 60 --nearest 12  without `coverage`: at least so many are killed
 
 A mutant is one changed operator, comparison, constant or branch in a function of the rooms, drawn evenly over all of
 them. It meets its module's doctests and every test file that runs its statement, the quickest first; a failure kills
 it. Which file runs which statement is measured once with `coverage` (`pip install coverage`; three times as long as the
 tests take) and kept in --lines FILE. Compiled code is not traced: a statement of the simulator that no file runs meets
 every file that simulates. Nor are tests in a process of their own: any other meets the tests of the command line.
-Mutants are made in a copy of the checkout.
+With --nearest nothing is measured: a mutant meets the test files that reach its module by the fewest imports, and those
+that survive may fall to others. Mutants are made in a copy of the checkout.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from house import PACKAGES, modules
+
 ROOT = Path(__file__).resolve().parents[1]
 OTHER: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Div,
@@ -38,7 +42,7 @@ OTHER: dict[type[ast.AST], type[ast.AST]] = {
 }  # fmt: skip
 LONGEST = 120.0
 """Time that each test file may take before the mutant counts as killed by a loop without end [s]."""
-GROUPS = (1, 2, 3, 4, 12, 40)
+GROUPS = (4, 13, 41)
 """Ends of the groups of test files that a mutant meets in one process each, the quickest first; then come the rest."""
 SIMULATOR = "costmodel/simulator/"
 LAST = "tests/test_cli.py"
@@ -130,13 +134,35 @@ def lines_run(checkout: Path) -> Lines:
     return {name: lines[name] for name in sorted(lines, key=seconds.__getitem__)}
 
 
-def pytest(checkout: Path, tests: Sequence[str], *runner: str) -> bool:
-    """Whether test files pass in a checkout, all in one process."""
+def nearest(count: int) -> dict[str, list[str]]:
+    """The test files that reach each module by the fewest imports, the smaller first of those as near."""
+    house = {module.name: module for module in modules(ROOT, (*PACKAGES, "tests", "benchmarks"))}
+    imports = {name: module.imports(set(house)) for name, module in house.items()}
+    places = {name: str(module.path.relative_to(ROOT)) for name, module in house.items()}
+    near: dict[str, list[tuple[int, int, str]]] = {place: [] for place in places.values()}
+    for test in (name for name in house if name.startswith("tests.test_")):
+        steps, front = {test: 0}, [test]
+        for name in front:  # grows while it is walked through
+            new = sorted(imports[name] - steps.keys())
+            steps |= dict.fromkeys(new, steps[name] + 1)
+            front += new
+        for name, number in steps.items():
+            near[places[name]].append((number, len(house[test].text), places[test]))
+    return {place: [test for *_, test in sorted(tests)[:count]] for place, tests in near.items()}
+
+
+def pytest(checkout: Path, tests: Sequence[str], *runner: str) -> str:
+    """The first test that fails in a checkout, all files in one process; empty where all pass."""
     command = [sys.executable, *runner, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", "0", *tests]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     limit = LONGEST * (1 + len(tests))
-    done = subprocess.run(command, check=False, cwd=checkout, env=environment, capture_output=True, timeout=limit)
-    return done.returncode in (0, 5)  # 5: a module without doctests
+    try:
+        done = subprocess.run(command, check=False, cwd=checkout, env=environment, capture_output=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return "no end"
+    if done.returncode in (0, 5):  # 5: a module without doctests
+        return ""
+    return next((line for line in done.stdout.decode().splitlines() if line.startswith(("FAILED", "ERROR"))), "ERROR")
 
 
 def simulates(files: dict[str, list[int]]) -> bool:
@@ -155,15 +181,14 @@ def tests_of(mutant: Mutant, lines: Lines) -> list[str]:
     return tests or [LAST]
 
 
-def survives(mutant: Mutant, checkout: Path, lines: Lines) -> bool:
-    """Whether the tests pass in a checkout that has the change."""
-    path, tests = mutant.path.relative_to(ROOT), tests_of(mutant, lines)
+def killer(mutant: Mutant, checkout: Path, tests: Sequence[str]) -> str:
+    """The first test that fails in a checkout that has the change; empty where it survives."""
+    path = mutant.path.relative_to(ROOT)
+    met = [str(path), *tests]  # its doctests first
     (checkout / path).write_text(mutated(mutant), encoding="utf-8")
     try:
-        groups = [tests[begin:end] for begin, end in pairwise((0, *GROUPS, len(tests))) if begin < len(tests)]
-        return all(pytest(checkout, group) for group in ([str(path)], *groups))
-    except subprocess.TimeoutExpired:
-        return False
+        groups = (met[begin:end] for begin, end in pairwise((0, *GROUPS, len(met))) if begin < len(met))
+        return next(filter(None, (pytest(checkout, group) for group in groups)), "")
     finally:
         shutil.copy(mutant.path, checkout / path)
 
@@ -175,6 +200,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--lines", type=Path, help="JSON of the lines that each test file runs; made where missing")
+    parser.add_argument("--nearest", type=int, help="test files that each mutant meets, without measuring lines")
     flags = parser.parse_args()
     files = [path for room in flags.rooms for path in files_of(ROOT / room)]
     drawn = random.Random(flags.seed).sample([mutant for path in files for mutant in mutants_of(path)], flags.count)
@@ -185,19 +211,22 @@ def main() -> None:
             checkout = Path(folder) / str(number)
             shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".git", ".venv", "site", "*.nbi", "*.nbc"))
             checkouts.append(checkout)
-        if flags.lines and flags.lines.exists():
-            lines = json.loads(flags.lines.read_text())
+        if flags.nearest:
+            near = nearest(flags.nearest)
+            tests = [near[str(mutant.path.relative_to(ROOT))] or [LAST] for mutant in drawn]
         else:
-            lines = lines_run(checkouts[0])
-            if flags.lines:
+            stored = flags.lines and flags.lines.exists()
+            lines = json.loads(flags.lines.read_text()) if stored else lines_run(checkouts[0])
+            if flags.lines and not stored:
                 flags.lines.write_text(json.dumps(lines))
+            tests = [tests_of(mutant, lines) for mutant in drawn]
 
         def survivors(number: int) -> list[Mutant]:
             alive = []
-            for mutant in drawn[number :: flags.processes]:
-                if survives(mutant, checkouts[number], lines):
-                    alive.append(mutant)
-                    print(f"survived: {mutant.path.relative_to(ROOT)}:{mutant.line} {mutant.words}", flush=True)
+            for mutant, met in list(zip(drawn, tests, strict=True))[number :: flags.processes]:
+                test = killer(mutant, checkouts[number], met)
+                alive += [mutant] * (not test)
+                print(f"{mutant.path.relative_to(ROOT)}:{mutant.line} {mutant.words}: {test or 'SURVIVED'}", flush=True)
             return alive
 
         with ThreadPoolExecutor(flags.processes) as pool:

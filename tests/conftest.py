@@ -26,7 +26,7 @@ LONGEST = (
     "test_cli",
     "test_deploy_engines",
     "test_deploy_files",
-    "test_calibrate_cli",
+    "test_calibrate",
     "test_queues_decode",
     "test_judge",
     "test_optimize",

@@ -25,7 +25,6 @@ from optimizer.procurement.buying import (
     buy,
     buy_at,
     buying_program,
-    level_rates,
     make_levels,
     path_of,
     search_levels,
@@ -383,20 +382,6 @@ def test_optimize_and_buy_price_owned_gpus_alike(tmp_path: Path) -> None:
 # --- which GPUs serve which rate: fleets searched for at every rate of a forecast, alone or side by side
 
 A, B = (SizedFleet(0, Mock(), Fleet(())) for _ in range(2))
-
-
-def test_two_fleets_side_by_side_serve_the_sum_of_their_rates() -> None:
-    levels = make_levels(np.array([1.0, 2.0, 3.0]), [[Option((1, 0), (A,)), Option((0, 1), (B,))], [], []])
-    assert {one.gpus for one in levels.options[2]} == {(3, 0), (2, 1), (1, 2), (0, 3)}
-    assert levels.options[2][0].fleets in {(A,) * 3, (B,) * 3, (A, A, B), (A, B, B), (B, B, A)}
-
-
-def test_level_rates_cover_the_highest() -> None:
-    rates = np.linspace(1.0, 50.0, 200)
-    assert level_rates(rates, 6)[-1] == 50.0
-    assert level_rates(rates, 1).tolist() == [50.0]
-    levels = Levels(level_rates(rates, 6), ())
-    assert (levels.rates[levels.level_of(rates)] >= rates * (1 - 1e-9)).all()
 
 
 def test_fleets_are_searched_for_every_rate() -> None:

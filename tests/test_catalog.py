@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from costmodel.accelerator import KERNEL_CLASSES, Accelerator, KernelEfficiency, Origin, PriceBasis
+from costmodel.accelerator import KERNEL_CLASSES, KernelEfficiency, Origin, PriceBasis
 from costmodel.units import GIGA, TERA
 from search_spaces.catalog import load_catalog
 from search_spaces.efficiency import parse_efficiency
 from search_spaces.quotes import shipped_quotes
+from tests.optimizer_cases import accelerator
 
 
 def overlay(tmp_path: Path, text: str) -> Path:
@@ -91,10 +92,6 @@ def test_a_price_of_ones_own_wins_on_every_basis(tmp_path: Path) -> None:
 with (Path(__file__).parent / "data_sheets.csv").open(encoding="utf-8", newline="") as stream:
     DATA_SHEETS = {row["accelerator"]: row for row in csv.DictReader(stream)}
 """Peaks in dense TFLOP/s, bandwidth in TB/s, board power in W."""
-
-
-def accelerator(name: str) -> Accelerator:
-    return load_catalog().accelerator(name)
 
 
 def test_the_pinned_list_is_the_catalog() -> None:

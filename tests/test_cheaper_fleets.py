@@ -10,15 +10,13 @@ import pytest
 
 from optimizer.fleets.fleet import gpu_cost, within_limits
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Brake, as_planned, make_instance
-from optimizer.plans.records import CheaperFleets
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Effort, Level, search_by_formula, simulated, with_untried
 from optimizer.search.search import FleetSearch, evaluated, fleets_between
-from reports.verdict import proof_sentence
 from search_spaces.problem import Billing, Constraints
 
 from .optimizer_cases import offer
-from .small_problems import given, plan_of
+from .small_problems import given
 
 OFFERS = (offer("H100"), offer("L40S", inventory=3))
 
@@ -84,24 +82,3 @@ def test_half_of_a_time_limit_that_is_up_does_not_end_the_search_for_untried_fle
     bench, best = simulated(result, Effort(Level.STANDARD, Brake()))
     late = replace(result, space=replace(space, late=lambda: True))
     assert with_untried(late, bench, best, 2)[1]
-
-
-@pytest.mark.parametrize(
-    ("count", "simulated_count", "sentence"),
-    [
-        (0, 0, "no fleet of one pool, or of a prefill and a decode pool, is cheaper."),
-        (1, 0, "the only cheaper one (one pool, or one for prefill and one for decode) misses the SLO by formula."),
-        (2, 2, "both cheaper ones (one pool, or one for prefill and one for decode) were not confirmed in simulation."),
-        (9, 0, "all 9 cheaper ones (one pool, or one for prefill and one for decode) miss the SLO by formula."),
-        (
-            1234,
-            1,
-            "of 1,234 cheaper ones (one pool, or one for prefill and one for decode), 1,233 miss the SLO by formula "
-            "and 1 was not confirmed in simulation.",
-        ),
-    ],
-)
-def test_what_is_said_of_cheaper_fleets(count: int, simulated_count: int, sentence: str) -> None:
-    cheaper = CheaperFleets(count=count, simulated=simulated_count)
-    plan = plan_of(given()).model_copy(update={"cheaper_fleets": cheaper, "floor_usd_per_hour": 1.0})
-    assert proof_sentence(plan).startswith(f"Cheapest fleet found: {sentence}")

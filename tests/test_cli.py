@@ -23,6 +23,7 @@ from tests.running import QUICK, ROOT, pdplan, tiny, within
 
 GOLDEN = ROOT / "tests" / "golden" / "cli"
 CHAT = ROOT / "examples" / "chat.yaml"
+PLAN = ROOT / "tests" / "plans" / "colocated.json"
 COMMANDS = sorted(cli.commands)
 SMALL = ("--set", "accelerators=[H100]", "--set", "search=quick")
 """What is written for all accelerators is planned for one."""
@@ -220,6 +221,7 @@ def test_estimate_prints_one_engine() -> None:
 # --- failures -------------------------------------------------------------------------------------------------------
 
 
+ESTIMATE = ("estimate", "--model", "Llama-3.1-70B", "--gpu", "H100")
 BAD_INPUT = {
     "no-such-file": (("optimize", "absent.yaml"), "absent.yaml"),
     "unknown-option": (("optimize", CHAT, "--sed", "1"), "--sed"),
@@ -234,10 +236,24 @@ BAD_INPUT = {
     "unknown-gpu": (("gpus", "H20O"), "did you mean 'H200'?"),
     "unknown-model": (("models", "Llema-3.1-70B"), "did you mean 'Llama-3.1-70B', or the path of a config.json"),
     "estimate-unknown-gpu": (("estimate", "--model", "Llama-3.1-70B", "--gpu", "B20O"), "did you mean 'B200'?"),
-    "estimate-heads": (("estimate", "--model", "Llama-3.1-70B", "--gpu", "H100", "--tp", "7"), "7"),
+    "estimate-heads": ((*ESTIMATE, "--tp", 7), "7"),
+    "estimate-too-large": (ESTIMATE, "does not fit on 1 × H100"),
+    "estimate-batch": ((*ESTIMATE, "--tp", 8, "--batch", 10_000), "batch 10000 exceeds"),
     "not-a-plan": (("report", ROOT / "pyproject.toml"), "is not a plan"),
     "no-such-plan": (("report", "absent.json"), "absent.json: cannot be read"),
     "no-such-trace": (("workload", "absent.csv"), "absent.csv"),
+    "trace-and-goodput": (("simulate", PLAN, "--trace", "x.csv", "--goodput"), "--trace replays one recording"),
+    "few-requests": (("simulate", PLAN, "--concurrency", 80, "--requests", 500), "needs --requests 800"),
+    "day-and-goodput": (("simulate", PLAN, "--diurnal", "1,2", "--goodput"), "does not go with --goodput"),
+    "no-rate": (("simulate", PLAN, "--diurnal", "1,nan"), "must be finite"),
+    "until-and-runs": (("simulate", PLAN, "--until", "1%", "--replications", 3), "does not go with --replications"),
+    "nothing-asked": (("whatif", CHAT), "nothing is asked"),
+    "no-such-price": (("whatif", CHAT, "--vary", "price.H300=1"), "'H300' is not one of"),
+    "too-many": (("whatif", CHAT, "--vary", "rate=1:9:101", "--vary", "ttft=1:2:100"), "10,100 scenarios"),
+    "no-scenarios": (("whatif", CHAT, "--scenario", "june"), "names no scenarios"),
+    "no-order": (("whatif", CHAT, "--break-even", "weight_dtype"), "has no order"),
+    "no-range": (("whatif", CHAT, "--break-even", "price.H100", "--between", "8:1"), "LOW must be below HIGH"),
+    "no-lever": (("whatif", CHAT, "--break-even", " "), "names no lever"),
 }
 
 WORDED_BY_CLICK = {"unknown-option", "unknown-command"}

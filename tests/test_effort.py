@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -20,10 +19,10 @@ from optimizer.recommend.search import Level
 from pdplan.files import numbered
 from reports.words import distinct_alternatives
 from search_spaces.loader import load_problem
-from search_spaces.problem import Goal, Objective, Problem
+from search_spaces.problem import Problem
 from tests.optimizer_cases import offer, problem, slo, workload
 from tests.report_cases import text_of
-from tests.running import QUICK, ROOT, SECONDS, tiny, within
+from tests.running import QUICK, pdplan, tiny, within
 
 
 @dataclass
@@ -80,7 +79,7 @@ def test_a_command_warns_of_a_plan_that_it_had_no_time_to_simulate(
     assert (json.loads(quick.stdout)["status"], quick.stderr) == ("optimal", "")
 
 
-# --- ctrl-C while a interrupted_search goes on: it ends the program, unless there is a fleet worth keeping
+# --- ctrl-C while a search goes on: it ends the program, unless there is a fleet worth keeping
 
 SEARCH = """
 import os, signal, sys
@@ -97,19 +96,6 @@ assert signal.getsignal(signal.SIGINT) is end
 """
 
 
-def interrupted_search(*, armed: bool, strikes: int) -> tuple[int, str, str]:
-    """A interrupted_search that is interrupted so many times."""
-    done = subprocess.run(
-        [sys.executable, "-c", SEARCH.format(armed=armed, strikes=strikes)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        timeout=SECONDS,
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 @pytest.mark.parametrize(
     ("armed", "strikes", "end"),
@@ -123,7 +109,8 @@ def interrupted_search(*, armed: bool, strikes: int) -> tuple[int, str, str]:
 def test_a_strike_ends_the_program_unless_there_is_a_proven_fleet(
     armed: bool, strikes: int, end: tuple[int, str, str]
 ) -> None:
-    assert interrupted_search(armed=armed, strikes=strikes) == end
+    done = pdplan(code=SEARCH.format(armed=armed, strikes=strikes))
+    assert (done.returncode, done.stdout, done.stderr) == end
 
 
 # --- the cheapest fleet that survives slow GPUs, beside the plan's own: which it is, and when it is sought
@@ -186,12 +173,6 @@ def test_it_costs_what_a_plan_at_that_confidence_costs(level: Level) -> None:
     slow = optimize(posed(confidence=0.9), level=level, extras=False)
     assert safe.cost_usd_per_hour == pytest.approx(slow.cost_usd_per_hour)
     assert safe.sentence.endswith(", by formula.") == (level is Level.QUICK)
-
-
-def test_it_is_sought_for_the_least_cost_alone() -> None:
-    assert optimize(posed(3.0), extras=False).safe is None
-    most = posed(3.0, objective=Objective(Goal.MAX_GOODPUT), offers=(offer(inventory=1),))
-    assert optimize(most).safe is None
 
 
 def test_the_command_line_overrides_the_confidence_of_the_file(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from costmodel.accelerator import Link, Origin
 from costmodel.engine import Role
-from costmodel.errors import InputError
 from costmodel.estimate import Estimate, estimate
 from costmodel.step import StepLoad, step_time_one
 from costmodel.units import GIGA
@@ -41,18 +40,6 @@ def test_estimate_names_network_and_host() -> None:
     assert estimate(llama_70b(), toy_config(slow_link, tensor=8), OVERHEAD, 4000, 200).prefill.bound_by == "network"
     slow_host = replace(OVERHEAD, step=0.5)
     assert estimate(llama_8b(), toy_config(), slow_host, 100, 100, batch=1).decode.bound_by == "host"
-
-
-@pytest.mark.parametrize(
-    ("tensor", "batch", "message"),
-    [
-        (1, None, "Llama-3.1-70B in bf16 does not fit on 1 × H100: the weights and activations need more than 90 %"),
-        (8, 1000, "batch 1000 exceeds the 256 requests"),
-    ],
-)
-def test_estimate_refuses(tensor: int, batch: float | None, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        estimate(llama_70b(), toy_config(tensor=tensor), OVERHEAD, 100, 100, batch=batch)
 
 
 # --- `pdplan estimate` and the model under it: a role shows what it does and nothing else

@@ -20,17 +20,16 @@ from costmodel.step import StepLoad, step_time_one
 from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet, prefill_seqs
 from optimizer.fleets.pool import PoolState, pool_state
-from optimizer.loads.engine_table import prompt_latency
 from optimizer.loads.instance import COLOCATED, PREFILL, Instance, make_instance, make_settings
 from optimizer.search.bound import LATE_BY_STEPS, keeping_up, late_first_tokens
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated
 from optimizer.verification.judge import judge
-from search_spaces.engines import ENGINES, load_engine_overhead, load_serving_policy
+from search_spaces.engines import ENGINES, load_engine_overhead
 from search_spaces.enumeration import engine_config
 from search_spaces.problem import Constraints, SearchSpace
 from tests.optimizer_cases import EVERY_ROLE, instance_of, limit, model, offer, problem, slo, space, workload
-from tests.small_fleets import apart, each_of, pool, small
+from tests.small_fleets import apart, each_of, pool
 
 CHAT = ((200.0, 300.0, 0.5), (2000.0, 200.0, 0.4), (12000.0, 400.0, 0.1))
 CODE = ((4000.0, 20.0, 0.7), (8000.0, 100.0, 0.3))
@@ -214,29 +213,6 @@ class TestByHand:
         assert result.overall == 0.0
 
 
-# --- states of pools are worked out once for all that they do not depend on
-
-
-def slower(instance: Instance) -> Instance:
-    times = {name: 1.1 * getattr(instance.tables, name) for name in ("prefill_time", "decode_base", "full_base")}
-    return replace(instance, tables=replace(instance.tables, **times))
-
-
-def burstier(instance: Instance, scv: float = 4.0) -> Instance:
-    return replace(instance, flows=replace(instance.flows, arrival_scv=scv))
-
-
-@pytest.mark.parametrize("role", list(Role))
-def test_all_else_gives_a_state_of_its_own(role: Role) -> None:
-    instance = small()
-    one = pool(instance, "one", role, 2)
-    state = pool_state(instance, one, 1.0)
-    others = [pool_state(instance, replace(one, replicas=3), 1.0), pool_state(instance, one, 1.001)]
-    others += [pool_state(other, one, 1.0) for other in (slower(instance), burstier(instance), burstier(instance, 9))]
-    assert all(other is not state for other in others)
-    assert not np.array_equal(others[1].rate, state.rate)
-
-
 # --- a request that decodes by itself takes the cost model's step of one request at its context, however long
 
 OUTPUT = 200.0
@@ -416,38 +392,6 @@ def test_prompts_that_fill_a_step_have_seats(
     assert found == [single, piped]
 
 
-# --- token budgets of prefill engines: what a smaller one costs, and what it brings a pipeline
-
-CHUNKS = (512, 1024, 2048, 8192)
-BUDGETS = replace(SPACE, max_num_seqs=(8, 64, 256), max_num_batched_tokens=CHUNKS)
-LENGTHS = ((1500.0, 50.0, 0.7), (6000.0, 50.0, 0.3))
-
-
-@pytest.fixture(scope="module")
-def instance() -> Instance:
-    return posed(CHUNKS)
-
-
-def posed(chunks: tuple[int, ...], rate: float = 20.0) -> Instance:
-    space = replace(BUDGETS, max_num_batched_tokens=chunks)
-    return instance_of(problem(workload=workload(rate, LENGTHS), space=space))
-
-
-def test_stages_work_side_by_side_on_the_chunks_of_a_long_prompt(instance: Instance) -> None:
-    """6000 tokens in three chunks of 2048: t / k (1 + (k - 1) / 3), which is less than all at once takes."""
-    shape = np.array([stages(instance, 4)])
-    small, whole = np.array([CHUNKS.index(2048)]), np.array([CHUNKS.index(8192)])
-    chunks = [instance.flows.chunks_of(instance.tables.rank_chunks[shape, chunk]) for chunk in (small, whole)]
-    assert [count.tolist() for count in chunks] == [[[1.0, 3.0]], [[1.0, 1.0]]]
-    times = [instance.tables.prefill_alone[shape, chunk] for chunk in (small, whole)]
-    deep = np.array([4.0])
-    piped = prompt_latency(times[0], chunks[0], deep)
-    assert piped[0, 1] == pytest.approx(times[0][0, 1] / 4.0 * (1.0 + 3.0 / 3.0))
-    at_once = prompt_latency(times[1], chunks[1], deep)
-    assert at_once[0] == pytest.approx(times[1][0])
-    assert piped[0, 1] < 0.7 * at_once[0, 1]
-
-
 # --- what no load changes of a TTFT is one law: of fleets by formula, of the simulator, and of the closed loop
 
 STAGES = (Role.PREFILL, Role.DECODE)
@@ -493,14 +437,6 @@ def test_formula_simulation_and_closed_loop_shift_by_the_same(engine: str, roles
     residence = [1.0 / steady.rate for steady in lone]
     change = (lone[0].tpot - lone[1].tpot) * 100.0  # of colocated prompts, the fewer per second the less a token waits
     assert residence[0] - residence[1] == pytest.approx(shift + change)
-
-
-def test_a_catalog_file_that_says_nothing_of_them_leaves_the_fitted_figures() -> None:
-    shipped = load_serving_policy("vllm")
-    changed = load_serving_policy("vllm", {"vllm": {"arrival_ms": 7.5}})
-    assert shipped.fixed_ttft(False) == pytest.approx(0.0185)
-    assert shipped.fixed_ttft(True) == pytest.approx(0.0185 + 0.083)
-    assert changed.fixed_ttft(True) == pytest.approx(0.0075 + 0.083)
 
 
 def test_no_engine_is_faster_than_what_no_load_changes() -> None:

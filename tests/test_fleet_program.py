@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, make_instance
 from optimizer.search.program import (
     Aim,
-    Builder,
     FleetModel,
     Matrices,
     Program,
@@ -269,18 +268,3 @@ def test_neither_pruning_nor_a_ceiling_changes_the_optimum(seed: int, nodes: boo
     assert pruned.objective == pytest.approx(whole.objective, abs=1e-6)
     bound = cheapest(matrices, Aim(), share * whole.objective, **EXACT).bound
     assert min(bound, share * whole.objective) == pytest.approx(min(share, 1.0) * whole.objective, rel=1e-6)
-
-
-# --- the solver -----------------------------------------------------------------------------------------------------
-
-
-def test_a_linear_programme_and_its_duals() -> None:
-    """Two foods, two nutrients: min 2a + 3b, a + b >= 4, a + 3b >= 6: a = 3, b = 1, cost 9, duals 3/2 and 1/2."""
-    builder = Builder()
-    foods = builder.variables(["a", "b"], [2.0, 3.0])
-    rows = builder.rows(["weight", "protein"], [4.0, 6.0], np.inf)
-    builder.entries(rows[:, None], foods[None, :], [[1.0, 1.0], [1.0, 3.0]])
-    solution = solve(builder.build(), relaxed=True)
-    assert (solution.objective, solution.bound) == (pytest.approx(9.0), pytest.approx(9.0))
-    np.testing.assert_allclose(solution.x, [3.0, 1.0], atol=1e-9)
-    np.testing.assert_allclose(solution.duals, [1.5, 0.5], atol=1e-9)

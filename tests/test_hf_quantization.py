@@ -15,22 +15,9 @@ from search_spaces.engines import ENGINES
 from search_spaces.enumeration import usual_kv_dtype
 from search_spaces.huggingface import parse_config
 from search_spaces.models import architecture_text, load_model
+from tests.test_huggingface import MOE
 from tests.toy import TINY
 
-MOE: dict[str, Any] = {
-    **TINY,
-    "model_type": "deepseek_v3",
-    "kv_lora_rank": 32,
-    "q_lora_rank": 48,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 16,
-    "n_routed_experts": 4,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "first_k_dense_replace": 1,
-}
 FLOAT = {"dynamic": False, "num_bits": 8, "type": "float"}
 CASES = yaml.safe_load((Path(__file__).parent / "quantizations.yaml").read_text("utf-8"))
 

@@ -248,14 +248,6 @@ def test_formatting_and_reading_back_is_exact(kind: Kind, value: float) -> None:
     assert parse(format_quantity(value, kind), kind) == value
 
 
-def test_a_quantity_is_shown_in_the_unit_that_reads_best() -> None:
-    assert format_quantity(180.0, Kind.DURATION) == "3min"
-    assert format_quantity(80 * 2**30, Kind.SIZE) == "80GiB"
-    assert format_quantity(50e3, Kind.POWER) == "50kW"
-    assert format_quantity(450e9, Kind.BANDWIDTH) == "450GB/s"
-    assert format_quantity(10.0, Kind.RATE) == "10/s"
-
-
 # --- yAML as it is read: what is no mapping of keys, what would blow up, and numbers and texts as they are meant
 
 
@@ -340,39 +332,13 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 # --- the JSON Schema of workload.yaml, and the search spaces that presets and ranges give
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-
-
-def validator() -> Any:
-    schema = json_schema()
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema)
-
-
-def texts() -> dict[str, str]:
-    return {path.stem: path.read_text(encoding="utf-8") for path in sorted(EXAMPLES.glob("*.yaml"))} | {"init": INIT}
-
 
 @pytest.mark.parametrize("name", ["chat", "long-context", "code", "init"])
-def test_the_schema_accepts_what_the_loader_accepts(name: str) -> None:
-    value = parse_source(texts()[name], name)[0].value
-    assert list(validator().iter_errors(value)) == []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"nmae": "x"},
-        {"slo": {"ttft": "2s", "tpot": "50ms", "x": 1}},
-        {"slo": {"ttft": "2s"}},
-        {"accelerators": [{"name": "H100", "inventory": -1}]},
-        {"engine": "vlm"},
-        {"schema": "pdplan.workload/9"},
-    ],
-)
-def test_the_schema_rejects_unknown_keys_and_bad_values(change: dict[str, Any]) -> None:
-    value = parse_source(INIT, "init")[0].value | change
-    assert list(validator().iter_errors(value)) != []
+def test_the_schema_accepts_what_the_loader_accepts(root: Path, name: str) -> None:
+    text = INIT if name == "init" else (root / "examples" / f"{name}.yaml").read_text("utf-8")
+    schema = json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator(schema).validate(parse_source(text, name)[0].value)
 
 
 def test_every_key_is_described_and_every_section_is_closed() -> None:
@@ -389,31 +355,6 @@ def test_a_span_keeps_its_ends() -> None:
     assert sizes(Span(low=5, high=100), 2**0.5)[-1] == 100
     assert sizes(Span(low=512, high=8192), 2.0) == (512, 1024, 2048, 4096, 8192)
     assert sizes(Span(low=8, high=8), 2.0) == (8,)
-
-
-# --- numbers --------------------------------------------------------------------------------------------------------
-
-ABSURD = [
-    ("workload.request_rate", 1e300, "must be at least 1e-06/s and at most 1000000/s"),
-    ("workload.prefix_hit_share", 0.9999999999999999, "at most 0.999999"),
-    ("workload.lengths.histogram.0.isl", 1e300, "at most 16,777,216 tokens"),
-    ("slo.e2e", "1e30s", "at most 7d"),
-    ("slo.attainment", 0.9999999999999999, "must be at least 0.01 and at most 0.999999"),
-    ("accelerators.0", {"name": "H100", "inventory": 1e300}, "at most 10,000,000 GPUs"),
-    ("search", {"max_num_batched_tokens": [1]}, "must be at least 16 and at most 1,048,576 tokens"),
-    ("search", {"max_gpus_per_engine": 1e300}, "at most 4,096 GPUs"),
-    ("objective", {"goal": "max_goodput_per_dollar", "min_volume": 1e-9}, "must be at least 0.001 and at most 1,000"),
-    ("constraints.power", "1e30W", "at most 100000MW"),
-]
-
-
-@pytest.mark.parametrize(("key", "value", "words"), ABSURD, ids=lambda value: str(value)[:40])
-def test_an_absurd_number_is_refused_with_its_range(folder: Path, key: str, value: Any, words: str) -> None:
-    said = refusal(SOUND, {key: value})
-    assert said.startswith(f"w.yaml (overridden by {key}")
-    assert f"): {key}" in said
-    assert "is out of range" in said
-    assert words in said
 
 
 def test_every_number_of_the_schema_is_bounded_both_ways() -> None:
@@ -457,12 +398,6 @@ def test_any_accelerator_is_all_that_have_a_price_of_their_own(folder: Path) -> 
     assert len(load(text + "prices: tco\n").offers) < len(offers)
     few = load(text, {"accelerators.H200.inventory": 8, "accelerators.0.owned": 2}).offers
     assert {offer.accelerator.name: offer.inventory for offer in few}["H200"] == 8
-
-
-def test_any_beside_all_that_have_a_price_adds_none(folder: Path) -> None:
-    names = [offer.accelerator.name for offer in load(SOUND, {"accelerators": "Any", "prices": "tco"}).offers]
-    more = load(SOUND, {"accelerators": ["any", *names], "prices": "tco"}).offers
-    assert [offer.accelerator.name for offer in more] == names
 
 
 @pytest.mark.parametrize("items", ["[{name: any, price: $100/h}]", "[any, any]"])

@@ -234,13 +234,6 @@ def test_no_small_fleet_has_more_per_dollar(least: float, most: float) -> None:
     assert goodput_gap(search, best, 10.0) is not None
 
 
-def test_nothing_is_served_without_engines() -> None:
-    none = (Fleet(()), 0.0)
-    assert best_serving(sought(Objective(Goal.MAX_GOODPUT), Constraints(max_gpus=0))) == none
-    without = sought(Objective(Goal.MAX_GOODPUT_PER_DOLLAR, 100.0, 100.0), Constraints(max_gpus=0))
-    assert best_serving(without) == none
-
-
 # --- fleets that hold by evaluation: the cheapest against all others, engines that keep up, and no engine too many
 
 MIX = ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.4))

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from costmodel.engine import Role
 from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.explain import FEATURES, formula_price, without, worths
 from optimizer.recommend.optimize import plan_below_floor
@@ -226,15 +225,6 @@ class TestNoFleet:
 
 
 # --- what chunking, batching and disaggregation are worth: each is turned off alone, and prices are compared
-
-
-def test_each_feature_is_turned_off_alone() -> None:
-    asked = given()
-    whole, single, together = (without(feature, asked) for feature in FEATURES)
-    assert whole.space.max_num_batched_tokens[0] >= asked.workload.max_tokens
-    assert replace(whole.space, max_num_batched_tokens=asked.space.max_num_batched_tokens) == asked.space
-    assert single.space == replace(asked.space, max_num_seqs=(1,))
-    assert together.space == replace(asked.space, roles=(Role.COLOCATED,))
 
 
 def test_the_price_is_that_of_the_search_and_batching_is_worth_most() -> None:

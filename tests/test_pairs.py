@@ -18,6 +18,7 @@ from optimizer.recommend.search import Level
 from optimizer.search.program import Builder, solve
 from search_spaces.enumeration import HAND_OVER_RULES, Shape, end_of, hand_over_refusals, pair_refusal
 from search_spaces.problem import Problem
+from tests.golden_files import assert_golden
 from tests.optimizer_cases import model, offer, problem, slo, space, workload
 from tests.toy import dense
 
@@ -28,86 +29,44 @@ FEW_HEADS = dense("two heads", 16, 2048, 16, 2, 8192, 32000)
 """Two KV heads: a prompt computed with TP 4 cannot go to TP 1 or 2, nor from TP 8 to anything but TP 8."""
 
 H100 = Shape(0, Parallelism(2), "bf16", "bf16")
-CASES = {
-    "kv_domains_agree": (H100, replace(H100, offer=1), "KV blocks of nvidia and amd GPUs differ in layout"),
-    "kv_dtypes_agree": (replace(H100, kv_dtype="fp8"), H100, "KV dtype fp8 of prefill and bf16 of decode differ"),
-    "drafts_agree": (
-        replace(H100, speculative_tokens=1),
-        H100,
-        "speculative tokens 1 of prefill and 0 of decode differ, and with them the KV blocks",
-    ),
-    "weights_agree": (
-        H100,
-        replace(H100, weight_dtype="fp8"),
-        "bf16 weights of prefill and fp8 of decode are two checkpoints",
-    ),
-    "attention_kernels_agree": (
-        replace(H100, kv_dtype="fp8"),
-        replace(H100, kv_dtype="fp8", offer=2),
-        "vLLM has no one latent attention kernel for H100 and H200 with KV in fp8",
-    ),
-    "target_takes_stages": (
-        replace(H100, parallelism=Parallelism(2, 2)),
-        H100,
-        "PP 2 of prefill: NVIDIA Dynamo does not hand over from several pipeline stages",
-    ),
-    "tensor_degrees_divide": (
-        H100,
-        replace(H100, parallelism=Parallelism(3)),
-        "TP 2 of prefill and TP 3 of decode do not divide each other",
-    ),
-    "decode_ranks_find_heads": (
-        replace(H100, parallelism=Parallelism(8)),
-        replace(H100, parallelism=Parallelism(4)),
-        "TP 8 of prefill exceeds TP 4 of decode and the model's 4 KV heads",
-    ),
-    "hybrid_degrees_agree": (
-        H100,
-        replace(H100, parallelism=Parallelism(1)),
-        "TP 2 of prefill and TP 1 of decode differ, and states cannot be re-split",
-    ),
-    "decode_is_one_stage": (
-        H100,
-        replace(H100, parallelism=Parallelism(2, 2)),
-        "PP 2 of decode: no engine receives KV blocks into several pipeline stages",
-    ),
-    "hybrid_prefill_is_one_stage": (
-        replace(H100, parallelism=Parallelism(2, 2)),
-        H100,
-        "PP 2 of prefill: states of hybrid models are not sent from several pipeline stages",
-    ),
-}
-MODELS = {
-    "attention_kernels_agree": "DeepSeek-V3",
-    "decode_ranks_find_heads": "Qwen3-30B-A3B",
-    "hybrid_degrees_agree": "Qwen3-Next-80B-A3B",
-    "hybrid_prefill_is_one_stage": "Qwen3-Next-80B-A3B",
-}
 
 
-TARGETS = {"target_takes_stages": "dynamo"}
+def split(*degrees: int) -> Shape:
+    return replace(H100, parallelism=Parallelism(*degrees))
 
 
 def three_offers(name: str = "Llama-3.1-8B") -> Problem:
     return problem(model=model(name), offers=(offer("H100"), offer("MI300X"), offer("H200")))
 
 
-@pytest.mark.parametrize("rule", CASES)
-def test_a_pair_is_refused_by_one_rule_with_its_reason(rule: str) -> None:
-    prefill, decode, reason = CASES[rule]
-    asked = replace(three_offers(MODELS.get(rule, "Llama-3.1-8B")), target=TARGETS.get(rule))
-    refusals = dict(hand_over_refusals(asked, end_of(asked, prefill), end_of(asked, decode)))
-    assert refusals == {rule: reason}
-    assert pair_refusal(asked, prefill, decode) == reason
+FP8, HYBRID, LATENT = replace(H100, kv_dtype="fp8"), three_offers("Qwen3-Next-80B-A3B"), three_offers("DeepSeek-V3")
+CASES = (
+    (three_offers(), H100, replace(H100, offer=1)),
+    (three_offers(), FP8, H100),
+    (three_offers(), replace(H100, speculative_tokens=1), H100),
+    (three_offers(), H100, replace(H100, weight_dtype="fp8")),
+    (LATENT, FP8, replace(FP8, offer=2)),
+    (replace(three_offers(), target="dynamo"), split(2, 2), H100),
+    (three_offers(), H100, split(3)),
+    (three_offers("Qwen3-30B-A3B"), split(8), split(4)),
+    (HYBRID, H100, split(1)),
+    (three_offers(), H100, split(2, 2)),
+    (HYBRID, split(2, 2), H100),
+)
+"""Problem, prefill and decode."""
 
 
-def test_every_rule_has_a_case_and_equals_can_talk() -> None:
-    assert set(CASES) == set(HAND_OVER_RULES)
-    for name in ("Llama-3.1-8B", "Qwen3-30B-A3B", "Qwen3-Next-80B-A3B", "DeepSeek-V3"):
-        assert pair_refusal(three_offers(name), H100, H100) is None
-    latents = replace(three_offers("DeepSeek-V3"), engine="sglang")
-    prefill, decode, _ = CASES["attention_kernels_agree"]
-    assert pair_refusal(latents, prefill, decode) is None
+def test_golden_refusals() -> None:
+    """Each pair by one rule, with its reason; every rule has a case, and equals can talk."""
+    found: dict[str, str] = {}
+    for asked, prefill, decode in CASES:
+        ((rule, reason),) = hand_over_refusals(asked, end_of(asked, prefill), end_of(asked, decode))
+        assert pair_refusal(asked, prefill, decode) == reason
+        assert pair_refusal(asked, H100, H100) is None
+        found[rule] = reason
+    assert_golden("hand_over_rules.txt", "".join(f"{rule}: {reason}\n" for rule, reason in found.items()))
+    assert set(found) == set(HAND_OVER_RULES)
+    assert pair_refusal(replace(LATENT, engine="sglang"), *CASES[4][1:]) is None
 
 
 Talks = NDArray[np.bool_]

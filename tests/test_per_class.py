@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from costmodel.errors import InputError
 from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from search_spaces.loader import problem_of
 from search_spaces.problem import Constraints, Pools, Problem
 from tests.optimizer_cases import offer, problem, slo, workload
 
@@ -80,20 +77,3 @@ class TestLimits:
         plan = optimize(asked(**limit), level=QUICK)
         assert plan.status in {Status.TIME_LIMIT, Status.INFEASIBLE}
         assert plan.pools == []
-
-
-INPUTS = {
-    "model": "Llama-3.1-8B",
-    "workload": {"request_rate": 1, "lengths": {"isl": 100, "osl": 10}},
-    "slo": {"ttft": 1, "tpot": 0.05},
-    "accelerators": ["H100"],
-}
-
-
-class TestTheFile:
-    def given(self, **sections: Any) -> Problem:
-        return problem_of({**INPUTS, **sections}, "here", Path())
-
-    def test_other_goals_are_refused(self) -> None:
-        with pytest.raises(InputError, match="per_class plans for min_cost only, but the goal is max_goodput"):
-            self.given(constraints={"pools": "per_class", "budget": 50}, objective="max_goodput")

@@ -16,7 +16,7 @@ from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.fleets.fleet import fleet_cost, pool_config
 from optimizer.loads.instance import make_settings, never
 from optimizer.plans.plan import Plan
-from optimizer.plans.records import NOTABLE, PrecisionSaving
+from optimizer.plans.records import NOTABLE
 from optimizer.recommend.optimize import precision_savings
 from optimizer.search.search import evaluated, unmixed
 from pdplan.cli import run
@@ -112,9 +112,3 @@ def test_a_saving_is_what_the_search_finds_in_that_precision() -> None:
         assert sum(pool.usd_per_hour or 0.0 for pool in saving.pools) == pytest.approx(saving.cost_usd_per_hour)
     costs = [base, *(saving.cost_usd_per_hour for saving in savings)]
     assert all(later <= before * (1.0 - NOTABLE) * (1.0 + 1e-5) for before, later in pairwise(costs))
-
-
-def saving(weights: str, cache: str, cost: float) -> PrecisionSaving:
-    return PrecisionSaving(
-        weight_dtype=weights, kv_dtype=cache, cost_usd_per_hour=cost, base_usd_per_hour=100.0, pools=[]
-    )

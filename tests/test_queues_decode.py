@@ -248,20 +248,14 @@ def test_batches_and_what_prompts_find_are_as_simulated(engines: int, scv: float
     busy = rate * (TAU + PROMPT)
     all_busy = float(wait_probability(float(engines), busy, scv))
     same = np.full(values.size, PROMPT)
-    one = MixedEngine(
-        rate=rate,
+    one = mixed(
         weight=counts / 60,
         extra=same,
-        swing=1.0,
         square=same**2,
         steps=values,
-        quiet=TAU,
-        slope=0.0,
         busy=busy,
         sent=all_busy / busy,
         mixed_steps=np.ones(values.size),
-        carried=1.0,
-        lanes=1.0,
         engines=float(engines),
         arrival_scv=scv,
     )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from reports.asked import readable_inputs
 from search_spaces.loader import bunching, load_problem, problem_of, whole_echo, without_recording
-from search_spaces.problem import Problem, Recorded, unpacked
+from search_spaces.problem import Problem, Recorded
 from tests.optimizer_cases import slo, workload
 from tests.running import within
 
@@ -75,15 +75,6 @@ def test_formulas_see_the_counts_of_the_time_that_a_request_may_take() -> None:
 
 
 # what is kept
-
-
-def test_a_packed_recording_is_the_same_to_a_microsecond() -> None:
-    found = waves()
-    again = unpacked(**found.echo())
-    np.testing.assert_allclose(again.arrival, found.arrival, atol=2e-6)
-    assert (again.isl == found.isl).all()
-    assert (again.osl == found.osl).all()
-    assert (again.source, again.of, again.span) == ("t.csv", found.of, HOUR)
 
 
 # workload.yaml

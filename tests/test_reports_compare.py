@@ -21,14 +21,6 @@ def render_text(found: Comparison, width: int = 100) -> str:
     return terminal_view(comparison_document(found), width)
 
 
-def render_comparison(found: Comparison) -> str:
-    return html_view(comparison_document(found), comparison_record(found), "comparison")
-
-
-def comparison_json(found: Comparison) -> str:
-    return json_text(comparison_record(found))
-
-
 def render_markdown(found: Comparison) -> str:
     return markdown_view(comparison_document(found))
 
@@ -87,8 +79,9 @@ def test_the_command_writes_each_format_and_keeps_plans(tmp_path: Path) -> None:
 
     found = compare(load("disaggregated"), load("colocated"))
     assert headline(found) in run()
-    assert json.loads(run("--format", "json")) == json.loads(comparison_json(found))
-    for name, text in (("d.html", render_comparison(found)), ("d.md", render_markdown(found))):
+    assert json.loads(run("--format", "json")) == json.loads(json_text(comparison_record(found)))
+    page = html_view(comparison_document(found), comparison_record(found), "comparison")
+    for name, text in (("d.html", page), ("d.md", render_markdown(found))):
         run("-o", str(tmp_path / name))
         assert (tmp_path / name).read_text("utf-8") == text
     copy = tmp_path / "plan.json"

@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdplan.cli import run
-from reports.asked import next_command
 from reports.document import Column
 from reports.numbers import duration, hourly, money, percent, rate, signed_percent, significant
 from reports.text import clean, display_width, fit, wrap
 from reports.views import render_table
 from tests.golden_files import assert_golden
-from tests.report_cases import NAMES, load, simulated, text_of, with_command, with_sensitivity
+from tests.report_cases import NAMES, load, simulated, text_of, with_sensitivity
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
@@ -45,25 +44,6 @@ def test_colour_changes_nothing_but_colour(name: str, brief: bool) -> None:
     coloured = text_of(plan, 100, color=True, brief=brief)
     assert "\x1b[" in coloured
     assert click.unstyle(coloured) == text_of(plan, 100, brief=brief)
-
-
-def test_the_last_line_is_the_next_command() -> None:
-    assert text_of(load("disaggregated")).endswith(
-        "Next: pdplan simulate plan/plan.json   # --alternative N: fleet N\n"
-    )
-    assert next_command(load("colocated")).startswith("pdplan optimize assistant.yaml -o plan")
-    assert next_command(load("infeasible")) == (
-        "pdplan optimize strict.yaml -o plan --set 'constraints.budget=$49.08/h' "
-        "--set accelerators.H200-SXM.inventory=6"
-    )
-
-
-def test_a_limit_to_relax_replaces_the_option_that_set_it() -> None:
-    command = "pdplan optimize strict.yaml --set constraints.budget=$9/h --set seed=1"
-    assert next_command(with_command(load("infeasible"), command)) == (
-        "pdplan optimize strict.yaml --set seed=1 --set 'constraints.budget=$49.08/h' "
-        "--set accelerators.H200-SXM.inventory=6"
-    )
 
 
 def test_the_brief_answer_keeps_the_fleet_for_slow_gpus() -> None:
@@ -183,11 +163,3 @@ def test_minus_zero_and_exponents_are_never_written(value: float) -> None:
 @given(st.floats(0, 1, exclude_min=True, exclude_max=True))
 def test_a_share_between_is_never_written_as_all_or_nothing(share: float) -> None:
     assert percent(share) not in {"0 %", "100 %"}
-
-
-def test_a_runner_up_says_which_engines_it_is_without() -> None:
-    plan = load("disaggregated")
-    first, second, *rest = plan.alternatives
-    runner_up = second.model_copy(update={"kind": "other_engines", "label": "without H100-SXM TP4 prefill"})
-    text = " ".join(text_of(plan.model_copy(update={"alternatives": [first, runner_up, *rest]}), 100).split())
-    assert "The cheapest fleet without H100-SXM TP4 prefill." in text

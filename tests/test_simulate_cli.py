@@ -128,6 +128,11 @@ def test_a_day_has_its_worst_part(plan_file: Path, capsys: pytest.CaptureFixture
     )
 
 
+def test_a_plan_without_a_day_is_not_replayed_over_it(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["simulate", str(plan_file), "--diurnal", "plan"]) == 2
+    assert "the plan's workload has no diurnal profile" in capsys.readouterr().err
+
+
 def test_an_overloaded_fleet_is_exit_code_3(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", str(plan_file), "--requests", "1500", "--rate", "500/s"]) == 3
     said = " ".join(capsys.readouterr().out.split())
@@ -165,23 +170,3 @@ def test_a_trace_is_replayed(
     trace.write_text("\n".join(["arrival_s,isl,osl", *lines]) + "\n", "utf-8")
     assert run(["simulate", str(plan_file), "--trace", str(trace), *options]) == 0
     assert sentence in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--trace", "x.csv", "--goodput"], "--trace replays one recording, so it does not go with --goodput"),
-        (["--concurrency", "80", "--requests", "500"], "--concurrency 80 needs --requests 800 or more"),
-        (["--diurnal", "1,2", "--goodput"], "--diurnal lets the rate change, so it does not go with --goodput"),
-        (["--diurnal", "plan"], "the plan's workload has no diurnal profile"),
-        (["--diurnal", "1,nan"], "must be finite, 0 or more, and one of them above 0"),
-        (["--until", "1%", "--replications", "3"], "as many runs as it needs, so it does not go with --replications"),
-    ],
-)
-def test_bad_flags_are_exit_code_2(
-    flags: list[str], message: str, plan_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(["simulate", str(plan_file), *flags]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1

@@ -45,7 +45,7 @@ from costmodel.step import StepLoad, step_time, step_time_one
 from costmodel.workload import diurnal_arrivals, draw_lengths, gamma_arrivals, make_trace
 from search_spaces.engines import load_engine_memory, load_engine_overhead
 from tests.optimizer_cases import accelerator
-from tests.simulator_cases import ONLY_PROMPTS, STEPS, WORKING, colocated
+from tests.simulator_cases import ONLY_PROMPTS, WORKING, colocated
 from tests.toy import llama_8b
 
 
@@ -158,15 +158,6 @@ def test_what_is_served_leaves_out_filling_and_emptying() -> None:
     together = make_trace(np.zeros(3), np.full(3, 10), np.full(3, 5))
     at_once = simulate(together, colocated(VLLM_V1))
     assert steady_throughput(at_once) == throughput(at_once)
-
-
-def test_coefficients_answer_by_their_formula() -> None:
-    a, b, c = STEPS.prefill_abc
-    assert step_seconds(STEPS, [10, 20]) == pytest.approx(a + b * 30 + c * 500)
-    assert step_seconds(STEPS, [10], [90]) == pytest.approx(a + b * 10 + c * (100**2 - 90**2))
-    assert step_seconds(STEPS, (), None, 3, 300) == pytest.approx(8e-3 + 1e-7 * 303 + 3e-4)
-    assert step_seconds(STEPS, (), None, 20, 300) == pytest.approx(7e-3 + 2e-7 * 320 + 4e-3)
-    assert step_seconds(STEPS, [10], None, 3, 300) == pytest.approx(step_seconds(STEPS, [10]) + 1e-7 * 303 + 3e-4)
 
 
 def test_the_grid_follows_the_cost_model() -> None:

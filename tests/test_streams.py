@@ -6,7 +6,6 @@ import io
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from pdplan.console import Console, part_of
 from reports.text import json_text, record_of
 from reports.whole_files import check_directory
 from tests.report_cases import load
-from tests.running import ROOT, SECONDS
+from tests.running import ROOT, SECONDS, pdplan
 
 FULL = Path("/dev/full")
 needs_shell = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
@@ -145,22 +144,15 @@ print("nobody noticed")
 """
 
 
-def struck(before: str = "", *, ignored: bool = False) -> tuple[int, bytes, bytes]:
+def struck(before: str = "") -> tuple[int, str, str]:
     """Run Python code that is interrupted where exceptions are lost, as in a compiled module on its way in."""
-    done = subprocess.run(
-        [sys.executable, "-c", STRUCK_WHERE_IT_IS_SWALLOWED.format(before=before)],
-        capture_output=True,
-        check=False,
-        cwd=ROOT,
-        timeout=SECONDS,
-        preexec_fn=(lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)) if ignored else None,
-    )
+    done = pdplan(code=STRUCK_WHERE_IT_IS_SWALLOWED.format(before=before))
     return done.returncode, done.stdout, done.stderr
 
 
 @needs_signals
 def test_an_interrupt_cannot_be_swallowed() -> None:
-    assert struck() == (130, b"", b"pdplan: error: interrupted\n")
+    assert struck() == (130, "", "pdplan: error: interrupted\n")
 
 
 @needs_signals

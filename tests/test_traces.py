@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
 from search_spaces.loader import load_problem, workload_yaml_text
 from search_spaces.trace_reader import NANOSECONDS, parse_date
 from search_spaces.trace_summary import (
-    TraceSummary,
     compact_rows,
     is_session_trace,
     read_sessions,
     read_trace,
     trace_source,
 )
+from tests.running import within
 from tests.trace_files import AZURE, CODE, CONV, MOONCAKE, Write, jsonl, mooncake, refusal
 
 # Formats --------------------------------------------------------------------------------------------------------------
@@ -129,26 +131,6 @@ def test_prefix_hits_against_a_plain_set(write: Write, prompts: list[list[int]])
 
 
 # Workload -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small(write: Write) -> TraceSummary:
-    random = np.random.default_rng(3)
-    times = np.cumsum(random.exponential(0.5, 500))
-    isl, osl = random.integers(1, 9000, 500), random.integers(1, 900, 500)
-    rows = zip(times.tolist(), isl.tolist(), osl.tolist(), strict=True)
-    return read_trace(write("arrival,isl,osl\n" + "".join(f"{t:.6f},{i},{o}\n" for t, i, o in rows)))
-
-
-def test_workload_takes_the_trace_unless_told_otherwise(small: TraceSummary) -> None:
-    own = small.to_workload(buckets=20)
-    assert own.isl.size == 20
-    assert own.request_rate == small.arrivals.mean_rate
-    assert own.burstiness == small.arrivals.burstiness
-    assert own.max_tokens == small.max_tokens
-    assert own.mean_isl == pytest.approx(small.mean_isl, rel=1e-9)
-    told = small.to_workload(request_rate=10.0, burstiness=2.0, prefix_hit_share=0.3)
-    assert (told.request_rate, told.burstiness, told.prefix_hit_share) == (10.0, 2.0, 0.3)
 
 
 # --- traces: one clear sentence for every file that is none; those that are text are in bad_files.yaml
@@ -371,3 +353,30 @@ def test_a_trace_of_hash_blocks_states_its_problem_again(tmp_path: Path) -> None
     assert before is not None
     assert after is not None
     assert before.pause.seconds.tolist() == after.pause.seconds.tolist()
+
+
+# --- what `pdplan workload` advises about a trace that the model cannot take
+
+
+LONG = [100] * 97 + [50_000, 45_000, 40_901]
+"""With 60 output tokens each, three are longer than the 40,960 of Qwen3-32B, the last by one."""
+
+
+def test_requests_beyond_the_context_are_counted_and_the_next_command_leaves_them_out(folder: Path) -> None:
+    rows = "".join(f"{second},{isl},60\n" for second, isl in enumerate(LONG))
+    Path("t.csv").write_text(f"arrival,isl,osl\n{rows}", "utf-8")
+    asked = ("workload", "t.csv", "--model", "Qwen3-32B", "-o", "w.yaml")
+    done = within(*asked, cwd=folder)
+    said = " ".join(done.stdout.split())
+    assert "3 of 100 requests (3 %) are longer than the context of Qwen3-32B, 40,960 tokens" in said
+    assert "--max-tokens 40960, or name a --model of longer context" in said
+    assert "# Note: 3 of 100 requests (3 %)" in Path("w.yaml").read_text("utf-8")
+    with pytest.raises(InputError, match="50,060 tokens exceed the context"):
+        load_problem(Path("w.yaml"))
+    following = done.stderr.splitlines()[-1].removeprefix("Next: ")
+    assert following.endswith("--max-tokens 40960 --force")
+    again = within(*asked, *shlex.split(following)[-3:], cwd=folder)
+    assert "Note: 3 requests have more than 40,960 tokens (ISL + OSL) and are left out of all figures." in again.stdout
+    assert again.stderr.splitlines()[-1] == "Next: pdplan optimize w.yaml -o plan"
+    load = load_problem(Path("w.yaml")).workload
+    assert (load.isl.tolist(), load.max_tokens) == ([100.0], 160)

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, parse_plan
 from optimizer.plans.records import Outcome
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench
-from optimizer.verification.tune import Looks, Point, Search, ShortRun, Value, Values, Wish, front, front_of, tuned
+from optimizer.verification.tune import (
+    Looks,
+    Point,
+    Search,
+    ShortRun,
+    Tuned,
+    Value,
+    Values,
+    Wish,
+    front,
+    tuned,
+)
 from reports.answers.plan import front_section
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, problem, space, workload
 from tests.running import Done, tiny, within
-from tests.small_fleets import pool
+from tests.small_fleets import pool, small
 
 SIZES = (4, 3, 5)
 
@@ -62,26 +69,13 @@ def test_a_sampler_starts_where_it_should_and_looks_once_at_each_point(value: Va
     assert list(by_tpe(SIZES, value, (1, 1, 1), 25, 7).items()) == list(looks.items())
 
 
-@settings(max_examples=10)
-@given(st.integers(0, 10**6), st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 4)))
-def test_the_bottom_of_a_bowl_is_found(seed: int, start: Point) -> None:
-    assert front_of(by_tpe(SIZES, bowl, start, 40, seed)) == [(3, 0, 2)]
-
-
-# --- knobs ----------------------------------------------------------------------------------------------------------
-
-
-@cache
-def small(rate: float = 6.0, **changes: Any) -> Instance:
-    wide = space(tensor_parallel=(1,), max_num_seqs=(8, 32, 128), max_num_batched_tokens=(64, 2048))
-    return instance_of(problem(workload=workload(rate=rate), space=wide, **changes))
-
-
 # --- looks ----------------------------------------------------------------------------------------------------------
 
 
 def test_tuning_takes_only_what_is_proven_and_not_dearer() -> None:
-    instance = small(constraints=Constraints(max_gpus=3))
+    wide = space(tensor_parallel=(1,), max_num_seqs=(8, 32, 128), max_num_batched_tokens=(64, 2048))
+    limited = problem(workload=workload(rate=6.0), space=wide, constraints=Constraints(max_gpus=3))
+    instance = instance_of(limited)
     bench = Bench(instance, 0, 1000)
     winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2, chunk=1),)))
     assert winner.held
@@ -155,3 +149,28 @@ def test_the_plan_stays_the_cheapest_that_holds_and_every_view_shows_what_costs_
         assert row[1] in done.stdout
         assert row[1] in page
         assert row[-1] in {"recommended", "meets the SLO", "misses the SLO", "undecided", "one short run"}
+
+
+# --- a tuning study that is kept, and how a second run goes on
+
+
+def tuning(study: str | None, looks: int = 3, rate: float = 6.0) -> Tuned:
+    instance = small(rate)
+    bench = Bench(instance, 0, 1000)
+    winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
+    return tuned(bench, winner, Wish(looks, study=study))
+
+
+@pytest.mark.parametrize("form", ["sqlite:///", "journal:"])
+def test_a_second_run_goes_on_from_the_first(tmp_path: Path, form: str) -> None:
+    url = f"{form}{tmp_path / 'tuning'}"
+    first = tuning(url)
+    assert [look.distance for look in first.looks] == [look.distance for look in tuning(None).looks]
+    second = tuning(url)
+    assert (len(first.looks), len(second.looks)) == (3, 5)  # both look at the start
+    known = {(look.fleet.pools[0].replicas, look.fleet.pools[0].seqs): look for look in second.looks}
+    assert len(known) == 5
+    for look in first.looks:
+        again = known[look.fleet.pools[0].replicas, look.fleet.pools[0].seqs]
+        assert (again.cost, again.distance) == (look.cost, look.distance)
+    assert second.winner.cost <= first.winner.cost

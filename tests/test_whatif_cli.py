@@ -10,15 +10,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from costmodel.errors import InputError
 from optimizer.plans.records import OPTIMAL_GAP
-from pdplan.cli import cli, run
+from optimizer.whatif.answer import Row, Solver, Sweep, local_executor, run_sweep
+from pdplan.cli import cli
+from search_spaces.files import Journal
+from search_spaces.scenarios import Scenario
 from tests.running import ROOT, THREE_GPUS
 
 SCENARIOS = {"june": {"rate_scale": 2}, "tight": {"extends": "june", "slo": {"ttft": "500ms"}}}
@@ -38,13 +46,6 @@ def answered(*arguments: object, code: int = 0, verify: int = 0) -> dict[str, An
     assert (done.exception, done.return_value) == (None, code), done.output
     found: dict[str, Any] = json.loads(done.stdout)
     return found
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    assert run([*map(str, arguments)]) == 2
-    message = capsys.readouterr().err
-    assert len(message.strip().splitlines()) == 1
-    return message
 
 
 def test_a_sweep_is_rows_in_grid_order_a_table_and_a_page(workload: Path, tmp_path: Path) -> None:
@@ -83,27 +84,6 @@ def test_a_sweep_is_rows_in_grid_order_a_table_and_a_page(workload: Path, tmp_pa
     assert len(re.findall(r'<rect [^>]*class="heat-[1-8]"', text)) == len(rows)
     costs = [row["cost_usd_per_hour"] for row in rows]
     assert f"8 scenarios: the cheapest fleet costs ${min(costs):.2f}/h to ${max(costs):.2f}/h" in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ((), "nothing is asked"),
-        (("--vary", "price.H300=1"), "'H300' is not one of H100, A100-80, L4"),
-        (
-            ("--vary", "rate=1:9:101", "--vary", "ttft=1:2:100"),
-            "the axes make 10,100 scenarios; more than 10,000 need --resume LOG",
-        ),
-        (("--scenario", "jnue"), "did you mean 'june'"),
-        (("--break-even", "weight_dtype"), "has no order"),
-        (("--break-even", "price.H100", "--between", "8:1"), "LOW must be below HIGH"),
-        (("--break-even", " "), "--break-even ' ' names no lever; state one, such as price.H200"),
-    ],
-)
-def test_bad_questions_are_refused_in_one_sentence(
-    workload: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], sentence: str
-) -> None:
-    assert sentence in refused(capsys, "whatif", workload, *arguments)
 
 
 def test_a_map_has_the_cheapest_fleet_of_each_shape_in_every_cell(workload: Path, tmp_path: Path) -> None:
@@ -194,3 +174,72 @@ def test_one_core_two_cores_and_two_nodes_give_the_same_table(workload: Path, tm
     table = CliRunner().invoke(cli, [*asked, "--jobs", "1"], standalone_mode=False).stdout_bytes
     assert len(json.loads(table)["rows"]) == 4
     assert tables == [table, table]
+
+
+# --- sweeps: the same rows after a killed worker, and after a journal that was cut short
+
+
+KEY = "squares"
+
+
+def square(numbered: tuple[int, Scenario]) -> Row:
+    number, scenario = numbered
+    return {"number": number, "square": scenario.changes["x"] ** 2, "fleet": ""}
+
+
+def squares(
+    count: int,
+    executor: Executor,
+    jobs: int,
+    journal: Journal | None = None,
+    solve: Callable[[tuple[int, Scenario]], Row] = square,
+) -> list[Row]:
+    scenarios = tuple(Scenario("", {"x": x}) for x in range(count))
+    return run_sweep(Sweep(scenarios, cast("Solver", solve), 0, KEY), executor, jobs, journal)
+
+
+EXPECTED = [{"number": x, "square": x * x} for x in range(40)]
+
+
+def is_killed_at_27(numbered: tuple[int, Scenario]) -> Row:
+    if numbered[1].changes["x"] == 27:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return square(numbered)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_a_killed_worker_is_no_bug_and_loses_no_row_that_was_done(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "sweep.jsonl", KEY)
+    with pytest.raises(InputError, match=r"process of --jobs 2 was killed.*; use fewer --jobs"):  # noqa: SIM117
+        with local_executor(2) as executor:
+            squares(40, executor, 2, journal, is_killed_at_27)
+    with ThreadPoolExecutor(1) as executor:
+        assert squares(40, executor, 1, journal) == EXPECTED
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_a_journal_cut_anywhere_costs_only_the_rows_behind_the_cut(data: st.DataObject) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Journal(Path(folder) / "sweep.jsonl", KEY)
+        with ThreadPoolExecutor(1) as executor:
+            squares(40, executor, 1, journal)
+            content = journal.path.read_bytes()
+            cut = data.draw(st.integers(content.index(b"\n") + 1, len(content)))
+            journal.path.write_bytes(content[:cut])
+            assert squares(40, executor, 1, journal) == EXPECTED
+        lines = [json.loads(line) for line in journal.path.read_bytes().splitlines()]
+        assert sorted(line["number"] for line in lines[1:]) == list(range(40))
+
+
+def test_a_journal_of_another_sweep_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.jsonl"
+    with ThreadPoolExecutor(1) as executor:
+        squares(3, executor, 1, Journal(path, KEY))
+    with pytest.raises(InputError, match="holds another sweep"):
+        Journal(path, "other").begin()
+    path.write_text("a,b\n1,2\n", "utf-8")
+    with pytest.raises(InputError, match=r"sweep.jsonl is no journal of a sweep, and is left as it is"):
+        Journal(path, KEY).begin()
