@@ -191,7 +191,7 @@ def slo_result_sentence(plan: Plan, outcome: Outcome | None = None) -> str:
     if simulation is None or not simulation.classes:
         item = words.tightest_first(plan)[0]
         outcome = Outcome.MEETS if item.attainment >= item.attainment_goal else Outcome.MISSES
-        basis = "simulated" if words.is_simulated_row(plan) else "by formula, not simulated"
+        basis = "simulated" if plan.simulated or words.is_simulated_row(plan) else "by formula, not simulated"
         return f"{result_words(outcome, item, plan.classes)}, {basis}."
     worst = max(simulation.classes, key=lambda item: words.misses_used(item.attainment_low, item.attainment_goal))
     result = result_words(outcome or worst.outcome, worst, simulation.classes)
@@ -304,6 +304,10 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
         losses.append(f"in {clean(row.what).partition(':')[0]}, {percent(share)}{whose}{why}")
     more = [plural(len(rows) - MOST_LESS, "more pool")] if len(rows) > MOST_LESS else []
     also = "; pdplan resilience tells which losses the spare replicas cover" if spares else ""
+    pools = {role: [pool for pool in plan.pools if pool.role == role] for role in ("prefill", "decode", "colocated")}
+    alone = [each[0].id for each in pools.values() if sum(pool.replicas for pool in each) == 1]
+    if alone and not pools["colocated"]:
+        also += f"; without {clean(alone[0], 20)} none is served"
     return f"{subject} {'; '.join([*losses, *more])}{also}."
 
 
@@ -379,18 +383,17 @@ def proof_sentence(plan: Plan) -> str:
 
 def _cheaper_words(plan: Plan, cheaper: CheaperFleets, at_prices: str) -> str:
     """How many cheaper fleets of one pool or a pair there are, and why none of them is taken."""
-    kinds = f"{at_prices} (one pool, or one for prefill and one for decode)"
-    by_formula, simulated = cheaper.count - cheaper.simulated, cheaper.simulated
-    misses = f"{'misses' if by_formula == 1 else 'miss'} {words.slo_name(plan)} by formula"
-    unconfirmed = f"{'was' if simulated == 1 else 'were'} not confirmed in simulation"
     if not cheaper.count:
         return f"no fleet of one pool, or of a prefill and a decode pool, is cheaper{at_prices}"
-    if by_formula and simulated:
-        return f"of {cheaper.count:,} cheaper ones{kinds}, {by_formula:,} {misses} and {simulated:,} {unconfirmed}"
-    fleets = {1: "the only cheaper one", 2: "both cheaper ones"}.get(
-        cheaper.count, f"all {cheaper.count:,} cheaper ones"
-    )
-    return f"{fleets}{kinds} {misses if by_formula else unconfirmed}"
+    by_formula, simulated = cheaper.count - cheaper.simulated, cheaper.simulated
+    number = "it" if cheaper.count == 1 else "all" if by_formula == cheaper.count else f"{by_formula:,}"
+    misses = f"{number} {'misses' if by_formula == 1 else 'miss'} {words.slo_name(plan)} by formula"
+    unconfirmed = f"{simulated:,} {'was' if simulated == 1 else 'were'} not confirmed in simulation"
+    if simulated == cheaper.count:
+        unconfirmed = f"{'it' if simulated == 1 else 'none'} was {'not ' * (simulated == 1)}confirmed in simulation"
+    reasons = said(misses * bool(by_formula), unconfirmed * bool(simulated))
+    fleets = f"{plural(cheaper.count, 'fleet')} (one pool, or one for prefill and one for decode)"
+    return f"{fleets} {'costs' if cheaper.count == 1 else 'cost'} less{at_prices}, but {' and '.join(reasons)}"
 
 
 def _floor_dtypes(plan: Plan) -> str:
@@ -491,7 +494,7 @@ def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
     return said(
         "90 % interval: nine of ten past predictions were off by no more than this." if bars else "",
         "To overload: GPUs as slow as our slowest predictions fall behind, and the queue grows." if is_endless else "",
-        f"Over this interval, {join_words(shares)} meet the SLO." if shares else "",
+        f"Over this interval, {join_words(shares)} meet the SLO by formula." if shares else "",
     )
 
 

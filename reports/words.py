@@ -383,8 +383,8 @@ def limit_words(binding: Binding) -> str:
 def binding_sentence(binding: Binding) -> str:
     """Say a limit: the planner's own sentence, or one made from its numbers."""
     used, limit = quantity(binding.used, binding.unit), quantity(binding.limit, binding.unit)
-    verb = "needed" if binding.used > binding.limit else "used"
-    return sentence(binding.sentence) or f"{capital(limit_words(binding))} is {limit}; {used} {verb}."
+    verb = "needs" if binding.used > binding.limit else "uses"
+    return sentence(binding.sentence) or f"{capital(limit_words(binding))} is {limit}; the fleet {verb} {used}."
 
 
 def why_not_sentence(row: Alternative) -> str:

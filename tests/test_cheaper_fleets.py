@@ -90,9 +90,9 @@ def test_half_of_a_time_limit_that_is_up_does_not_end_the_search_for_untried_fle
     ("count", "simulated_count", "sentence"),
     [
         (0, 0, "no fleet of one pool, or of a prefill and a decode pool, is cheaper."),
-        (1, 0, "the only cheaper one (one pool, or one for prefill and one for decode) misses the SLO by formula."),
-        (2, 2, "both cheaper ones (one pool, or one for prefill and one for decode) were not confirmed in simulation."),
-        (9, 0, "all 9 cheaper ones (one pool, or one for prefill and one for decode) miss the SLO by formula."),
+        (1, 0, "1 fleet (one pool, or one for prefill and one for decode) costs less, but it misses the SLO by formula."),
+        (2, 2, "2 fleets (one pool, or one for prefill and one for decode) cost less, but none was confirmed in simulation."),
+        (9, 0, "9 fleets (one pool, or one for prefill and one for decode) cost less, but all miss the SLO by formula."),
         (
             1234,
             1,

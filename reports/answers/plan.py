@@ -271,7 +271,7 @@ def _alternative_cells(number: int, row: Alternative, plan: Plan, *, brief: bool
     name, extra = words.alternative_name(row), MISSING
     if row.kind != "recommended" and words.is_feasible(row) and price and own:
         name += ", by formula" if plan.simulated and not row.simulated else ""
-        extra = signed_percent(price / own - 1.0, 1 if abs(price / own - 1.0) < verdict.WHOLE else 0)
+        extra = signed_percent(price / own - 1.0)
     fleet = words.fleet_line(pools, limits=not brief) if pools else ""
     return (
         str(number),

@@ -335,7 +335,7 @@ def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
     title = f"The cheapest of the {len(points)} fleets drawn"
     if cheaper:
         holding = sum(point.outcome == HOLDS for point in cheaper) or "none"
-        title = f"{plural(len(cheaper), 'cheaper fleet')} simulated, {holding} meeting the SLO"
+        title = f"{plural(len(cheaper), 'cheaper fleet')} drawn, {holding} meeting the SLO"
     low, most = near[0].x, near[-1].x
     room = max(0.12 * (most - low), 0.04 * most, 1e-9)
     left, right = max(0.0, low - room), most + room

@@ -21,7 +21,7 @@ from reports.document import Chart, Detail, Section, Table, said, table_of, with
 from reports.figures import is_routed_apart, routing_table
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
 from reports.rows import SETTINGS
-from reports.text import clean, sentence
+from reports.text import clean, moment, sentence
 from reports.verdict import spread
 from search_spaces.problem import target_of
 
@@ -108,7 +108,7 @@ def features_sentence(plan: Plan) -> str:
     if plan.worth or plan.objective != "min_cost" or not plan.pools or plan.status is Status.STATED:
         return ""
     again = again_command(plan, "--effort thorough")
-    return f"What chunked prefill, batching and disaggregation are each worth: {again}"
+    return f"To see what chunked prefill, batching and disaggregation are each worth: {again}"
 
 
 def hand_over_sentence(plan: Plan) -> str:
@@ -180,7 +180,7 @@ def trust_sections(plan: Plan) -> tuple[Section, ...]:
     if source.run.cpu_s:
         timings += f"; {duration(sum(v for v in source.run.cpu_s.values() if is_number(v)))} of the processor in all"
     making = (
-        ("created", clean(source.run.created, 40)),
+        ("created", moment(source.run.created)),
         ("versions", versions or MISSING),
         ("objective", clean(plan.objective).replace("_", " ")),
         ("time taken", timings or MISSING),
