@@ -73,7 +73,7 @@ def numbered(plan: Plan, alternative: int, path: Path) -> Plan:
     if alternative == 1:
         return plan
     from optimizer.recommend.evaluate import plan_of_alternative
-    from reports.words import distinct_alternatives
+    from reports.alternatives import distinct_alternatives
 
     rows = distinct_alternatives(plan)
     if alternative > len(rows):

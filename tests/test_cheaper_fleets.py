@@ -86,18 +86,22 @@ def test_half_of_a_time_limit_that_is_up_does_not_end_the_search_for_untried_fle
     assert with_untried(late, bench, best, 2)[1]
 
 
+FEW_POOLS = "(one pool, or one for prefill and one for decode)"
+
+
 @pytest.mark.parametrize(
     ("count", "simulated_count", "sentence"),
     [
         (0, 0, "no fleet of one pool, or of a prefill and a decode pool, is cheaper."),
-        (1, 0, "1 fleet (one pool, or one for prefill and one for decode) costs less, but it misses the SLO by formula."),
-        (2, 2, "2 fleets (one pool, or one for prefill and one for decode) cost less, but none was confirmed in simulation."),
-        (9, 0, "9 fleets (one pool, or one for prefill and one for decode) cost less, but all miss the SLO by formula."),
+        (1, 0, f"1 fleet {FEW_POOLS} costs less, but it misses the SLO by formula."),
+        (1, 1, f"1 fleet {FEW_POOLS} costs less, but it was not confirmed in simulation."),
+        (2, 2, f"2 fleets {FEW_POOLS} cost less, but none was confirmed in simulation."),
+        (9, 0, f"9 fleets {FEW_POOLS} cost less, but all miss the SLO by formula."),
         (
             1234,
             1,
-            "of 1,234 cheaper ones (one pool, or one for prefill and one for decode), 1,233 miss the SLO by formula "
-            "and 1 was not confirmed in simulation.",
+            f"1,234 fleets {FEW_POOLS} cost less, but 1,233 miss the SLO by formula and 1 was not confirmed in "
+            "simulation.",
         ),
     ],
 )

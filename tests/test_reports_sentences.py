@@ -11,11 +11,14 @@ from optimizer.plans.records import EnginePool, ErrorBars, PrefixCache, Range
 from pdplan.api import deploy
 from pdplan.commands.optimize import show_plan
 from pdplan.console import Console
-from reports import asked, numbers, verdict, words
+from reports import numbers, verdict
+from reports.alternatives import miss_sentences
 from reports.answers import plan_details
 from reports.answers.plan import plan_page
 from reports.answers.plan_details import deployment, what_runs
+from reports.command_lines import again_command
 from reports.deploy.files import deployable
+from reports.limits import relax_sentence, relaxed_settings, tightest_limits, used_words, violated
 from reports.whole_files import SUMS
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
@@ -59,8 +62,8 @@ def test_a_problem_planned_again_keeps_its_target_and_what_is_not_said_anew(plan
     begin = "pdplan optimize my.yaml --target llm-d --set slo.ttft=1s"
     first = with_command(plan, f"{begin} --set constraints.headroom.replicas=0 --force -q -o plan")
     more = "--set constraints.headroom.replicas=1 -o spares"
-    assert asked.again_command(first, more) == f"{begin} {more}"
-    assert asked.again_command(first, "--target vllm").startswith("pdplan optimize my.yaml --set slo.ttft=1s --set")
+    assert again_command(first, more) == f"{begin} {more}"
+    assert again_command(first, "--target vllm").startswith("pdplan optimize my.yaml --set slo.ttft=1s --set")
 
 
 def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
@@ -68,17 +71,17 @@ def test_no_fleet_says_what_is_in_the_way_and_what_to_relax() -> None:
     assert verdict.headlines(plan) == [
         "No fleet in the search space meets the SLO: the budget and the GPU inventory of H200-SXM are in the way."
     ]
-    assert [words.relax_sentence(item) for item in asked.violated(plan)] == [
+    assert [relax_sentence(item) for item in violated(plan)] == [
         "Relax the budget to $49.08/h (+63.6 %).",
         "Relax the GPU inventory of H200-SXM to 6 GPUs (+50 %).",
     ]
-    (miss,) = words.miss_sentences(plan)
+    (miss,) = miss_sentences(plan)
     assert miss.startswith("Cheapest fleet without these limits: ")
     assert miss.endswith(" for $49.08/h; it would meet the SLO (96.5 % of requests, by formula).")
     slow = plan.binding[0].model_copy(update={"constraint": "ttft", "where": "default", "unit": "s", "used": 0.06})
     tight = plan.model_copy(update={"binding": [slow.model_copy(update={"limit": 0.02})]})
-    assert words.miss_sentences(tight)[0].startswith("Cheapest fleet with this limit relaxed as below: ")
-    assert asked.relaxed_settings(tight) == {"slo.ttft": "60ms"}
+    assert miss_sentences(tight)[0].startswith("Cheapest fleet with this limit relaxed as below: ")
+    assert relaxed_settings(tight) == {"slo.ttft": "60ms"}
     late = plan.model_copy(update={"status": Status.TIME_LIMIT})
     (headline,) = verdict.headlines(late)
     assert headline.startswith("No fleet was found that meets the SLO: the budget and ")
@@ -202,9 +205,9 @@ def test_of_several_classes_none_is_tightest_where_none_misses() -> None:
 
 
 def test_the_load_of_a_pool_is_what_it_uses_of_its_limit() -> None:
-    first = asked.tightest_limits(PLAN)[0]
-    assert words.used_words(first) == f"{numbers.percent(1.0 - first.slack)}"
-    assert words.used_words(first.model_copy(update={"limit": 0.0})) == "–"
+    first = tightest_limits(PLAN)[0]
+    assert used_words(first) == f"{numbers.percent(1.0 - first.slack)}"
+    assert used_words(first.model_copy(update={"limit": 0.0})) == "–"
     text = text_of(PLAN, brief=True)
     assert "load\n" in text
     assert "slack" not in text

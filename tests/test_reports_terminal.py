@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pdplan.cli import run
-from reports.asked import next_command
+from reports.command_lines import next_command
 from reports.document import Column
 from reports.numbers import duration, hourly, money, percent, rate, signed_percent, significant
 from reports.text import clean, display_width, fit, wrap

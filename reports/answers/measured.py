@@ -20,12 +20,12 @@ from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import Outcome, Quantiles
-from reports.asked import asked
 from reports.deploy.deployment import PlannedWorkload
 from reports.deploy.describe import demand_of, told_apart
 from reports.document import Document, Section, table_of
-from reports.figures import QUANTILES, goal_label
 from reports.numbers import duration, percent, rate, signed_percent
+from reports.provenance import asked
+from reports.slos import QUANTILES, goal_label
 from reports.text import clean
 from search_spaces.benchmark_results import read_results
 from search_spaces.calibration import other_deployment

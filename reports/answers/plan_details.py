@@ -13,16 +13,17 @@ from typing import Any, Final
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan, Pool, Status
 from optimizer.plans.records import LARGEST
-from reports.asked import again_command, arrival_facts, arrivals, command_words, has_fleet, offered, readable_inputs
+from reports.command_lines import again_command, command_words
 from reports.deploy.deployment import UndeployableError, default_options
 from reports.deploy.files import Deployable, deployable, planned_target, target_files
 from reports.deploy.measurement import setting_rows
 from reports.document import Chart, Detail, Section, Table, said, table_of, without_empty
-from reports.figures import is_routed_apart, routing_table
+from reports.fleets import is_routed_apart, routing_table
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
+from reports.provenance import arrival_facts, arrivals, has_fleet, offered, readable_inputs
 from reports.rows import SETTINGS
+from reports.slos import spread
 from reports.text import clean, moment, sentence
-from reports.verdict import spread
 from search_spaces.problem import target_of
 
 MOST_FILES: Final = 60

@@ -21,11 +21,11 @@ from optimizer.verification.judge import Curve, RatePoint, half_width
 from optimizer.verification.record import DaySlot
 from optimizer.verification.simulated_plan import Simulated
 from reports.document import Column, Document, Section, Table, said, table_of
-from reports.figures import QUANTILES, goal_label
 from reports.numbers import MISSING, count, duration, latencies, percent, percent_beside, rate, si, significant
+from reports.provenance import served_rate
+from reports.slos import QUANTILES, goal_label, marked, misses_used
 from reports.text import clean
-from reports.verdict import deciding_words, requests_to_decide, result_words, served_rate
-from reports.words import marked, misses_used
+from reports.verdict import deciding_words, requests_to_decide, result_words
 
 from .plan_charts import curve_chart
 

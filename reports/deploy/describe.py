@@ -23,10 +23,9 @@ from costmodel.units import GIGA
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.evaluate import replicas_at
 from optimizer.plans.plan import Plan, Pool
-from reports.asked import arrivals, asked
 from reports.deploy.deployment import TEMPLATE_TOKENS, engine_version, fact
 from reports.numbers import is_number
-from reports.words import engine_title
+from reports.provenance import arrivals, asked, engine_title
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import Shape, block_tokens, engine_config
 from search_spaces.hf_config import ContextScaling, check_limits, context_scaling, rope_parameters
