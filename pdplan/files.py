@@ -307,11 +307,7 @@ def view_options(rival: str) -> Decorator:
 
 
 def check_files(
-    outputs: Mapping[str, Path | None],
-    inputs: Mapping[str, Path | None],
-    *,
-    force: bool,
-    rival: str = "the file",
+    outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None], *, force: bool, rival: str = "the file"
 ) -> None:
     """Refuse files, by the option that asks for each, that cannot be written: before the work, not after it.
 

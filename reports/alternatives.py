@@ -8,12 +8,13 @@ from typing import Final
 from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Plan, Status
 from optimizer.plans.records import EnginePool, JudgedFleet, engine_counts
-from reports.fleets import fleet_line
-from reports.limits import violated
-from reports.numbers import hourly, is_number, percent
-from reports.provenance import asked
-from reports.slos import misses_used, tightest
-from reports.text import as_sentence, capital, clean, in_words, sentence
+
+from .fleets import fleet_line
+from .limits import violated
+from .numbers import hourly, is_number, percent
+from .provenance import slo_classes
+from .slos import misses_used, tightest
+from .text import as_sentence, capital, clean, in_words, sentence
 
 MOST_NAMES: Final = 2
 """Other kinds of fleet that one fleet is named after."""
@@ -128,7 +129,7 @@ def miss_sentences(plan: Plan) -> list[str]:
         basis = "in simulation" if miss.simulated else "by formula"
         met = f"{percent(miss.attainment)} of requests would meet the SLO {basis}." * is_number(miss.attainment)
         opening = f"{capital(alternative_name(miss))}" if number else "Nearest miss"
-        keeps_goals = is_number(miss.attainment) and all(miss.attainment >= slo.attainment for slo in asked(plan))
+        keeps_goals = is_number(miss.attainment) and all(miss.attainment >= slo.attainment for slo in slo_classes(plan))
         if not number and violated(plan) and keeps_goals:
             limit = "this limit" if len(violated(plan)) == 1 else "these limits"
             looser = any(binding.unit == "s" for binding in violated(plan))  # and no looser than it is relaxed below

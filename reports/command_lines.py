@@ -8,9 +8,10 @@ from itertools import pairwise
 from typing import Final
 
 from optimizer.plans.plan import Plan
-from reports.limits import relaxed_settings
-from reports.provenance import has_fleet
-from reports.text import clean
+
+from .limits import relaxed_settings
+from .provenance import has_fleet
+from .text import clean
 
 MOST_COMMAND: Final = 2000
 """Characters of a command; a line that is cut cannot be copied."""

@@ -12,11 +12,12 @@ from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan, Pool, Route, Transfer
 from optimizer.plans.records import EnginePool
-from reports.document import Column, FleetDiagram, LinkLine, PoolBox, Table, table_of
-from reports.limits import constraint_words, tightest_limits, used_words
-from reports.numbers import MISSING, count, duration, hourly, is_number, money, percent, rate, si, significant
-from reports.provenance import served_rate
-from reports.text import clean
+
+from .document import Column, FleetDiagram, LinkLine, PoolBox, Table, table_of
+from .limits import constraint_words, tightest_limits, used_words
+from .numbers import MISSING, count, duration, hourly, is_number, money, percent, rate, si, significant
+from .provenance import served_rate
+from .text import clean
 
 MOST_POOLS_IN_WORDS: Final = 2
 FLEET_WITH_LIMITS: Final = "replicas × GPU (max seqs/chunk)"

@@ -7,10 +7,11 @@ from typing import Final
 
 from costmodel.metric import METRICS, Metric
 from optimizer.plans.plan import Binding, Plan
-from reports.numbers import MISSING, is_number, percent, quantity, signed_percent
-from reports.provenance import FLEET_LIMITS, asked
-from reports.text import capital, clean, in_words, sentence
 from search_spaces.quantities import Kind, format_quantity
+
+from .numbers import MISSING, is_number, percent, quantity, signed_percent
+from .provenance import FLEET_LIMITS, slo_classes
+from .text import capital, clean, in_words, sentence
 
 _CONSTRAINTS: Final = {
     "slots": "request slots",
@@ -87,7 +88,7 @@ def relaxed_settings(plan: Plan) -> dict[str, str]:
         elif limit.constraint == "inventory":
             settings[f"accelerators.{clean(limit.where)}.inventory"] = f"{enough:g}"
         elif limit.constraint in set(Metric):
-            place = f"slo.{clean(limit.where)}" if len(asked(plan)) > 1 else "slo"
+            place = f"slo.{clean(limit.where)}" if len(slo_classes(plan)) > 1 else "slo"
             settings[f"{place}.{limit.constraint}"] = format_quantity(enough, Kind.DURATION)
         else:
             return {}

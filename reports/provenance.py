@@ -12,10 +12,11 @@ from costmodel.metric import METRICS, Metric, limits_of
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan
-from reports.numbers import MISSING, count, duration, is_number, listed, percent, quantity, rate, significant
-from reports.text import clean
 from search_spaces.bounds import NO_TARGET, TARGET_NAMES
 from search_spaces.problem import Slo, target_of
+
+from .numbers import MISSING, count, duration, is_number, listed, percent, quantity, rate, significant
+from .text import clean
 
 FLEET_LIMITS: Final = {
     "budget": ("budget", "$/h"),
@@ -26,7 +27,7 @@ FLEET_LIMITS: Final = {
 """Keys under `constraints:` of the limits that one number relaxes: what they limit, and the unit."""
 
 
-def asked(plan: Plan) -> list[Slo]:
+def slo_classes(plan: Plan) -> list[Slo]:
     """The classes of a plan; of one without a fleet, which has no results, those of its inputs, NaN where not told."""
     if plan.classes:
         return [Slo(row.name, row.limits, row.attainment_goal, row.share) for row in plan.classes]
@@ -44,7 +45,7 @@ def asked(plan: Plan) -> list[Slo]:
 MOST_GPUS: Final = 12
 
 
-def offered(plan: Plan) -> tuple[tuple[str, str], ...]:
+def offers(plan: Plan) -> tuple[tuple[str, str], ...]:
     """What could be bought and within which limits, as the inputs say it."""
     inputs = plan.provenance.inputs
     rows = []
@@ -143,7 +144,7 @@ def demand_sentence(plan: Plan) -> str:
     """Say what was asked: rate, lengths and SLOs."""
     load = plan.workload
     shape = f"{significant(load.mean_isl)} input and {significant(load.mean_osl)} output tokens on average"
-    number = len(asked(plan))
+    number = len(slo_classes(plan))
     classes = f", {plural(number, 'SLO class')}" if number else ""
     return f"{clean(plan.model)} at {rate(plan.demand_rps)} with {shape}{classes}."
 
@@ -156,10 +157,15 @@ def slo_words(slo: Slo) -> str:
 
 def slo_name(plan: Plan, most: int = 0) -> str:
     """Name what a fleet has to meet: the SLO, or every one; of at most so many classes by their names."""
-    names = [clean(item.name, 30) for item in asked(plan)]
+    names = [clean(item.name, 30) for item in slo_classes(plan)]
     if len(names) <= 1:
         return "the SLO"
     return f"the SLOs of {join_words(names)}" if len(names) <= most else "every SLO"
+
+
+def missed_slo(plan: Plan) -> str:
+    """Name what a fleet misses that does not meet `slo_name`: the SLO, or at least one of several."""
+    return "the SLO" if len(slo_classes(plan)) <= 1 else "an SLO"
 
 
 def engine_title(name: str) -> str:

@@ -9,10 +9,11 @@ from typing import Final
 from costmodel.metric import METRICS, Metric
 from optimizer.plans.plan import ClassResult, Plan
 from optimizer.plans.records import ClassLatencies, Outcome, Quantiles, Range, SimulatedClass
-from reports.document import Column, Table, table_of, without_empty
-from reports.fleets import BRIEF_ROWS, LEAST_SHARE
-from reports.numbers import MISSING, duration, percent, percent_beside, significant
-from reports.text import clean
+
+from .document import Column, Table, table_of, without_empty
+from .fleets import BRIEF_ROWS, LEAST_SHARE
+from .numbers import MISSING, duration, percent, percent_beside, significant
+from .text import clean
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 TONES: Final = {

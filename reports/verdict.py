@@ -12,17 +12,14 @@ from costmodel.words import join_words, percentage, plural
 from optimizer.plans.plan import ClassResult, Plan, Status, is_below
 from optimizer.plans.records import OPTIMAL_GAP, CheaperFleets, ClassJudgement, JudgedFleet, Outcome, Simulation
 from optimizer.verification.judge import Judgement
-from reports.alternatives import is_feasible, undecided
-from reports.document import said
-from reports.fleets import fleet_words, is_overloaded
-from reports.limits import constraint_words, limit_words
-from reports.provenance import is_simulated_row, served_rate, serving_words, slo_name, speed_words
-from reports.slos import misses_used, requests_of, spread, tightest, tightest_first
 from search_spaces.engines import shipped_acceptance
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
 from search_spaces.search_space import DTYPES
 
-from .limits import tightest_limits, violated
+from .alternatives import is_feasible, undecided
+from .document import said
+from .fleets import fleet_words, is_overloaded
+from .limits import constraint_words, limit_words, tightest_limits, violated
 from .numbers import (
     count,
     duration,
@@ -37,7 +34,17 @@ from .numbers import (
     significant,
     size,
 )
-from .provenance import day_rate, has_fleet
+from .provenance import (
+    day_rate,
+    has_fleet,
+    is_simulated_row,
+    missed_slo,
+    served_rate,
+    serving_words,
+    slo_name,
+    speed_words,
+)
+from .slos import misses_used, requests_of, spread, tightest, tightest_first
 from .text import clean, sentence
 
 UNSEEN_GAP: Final = 5e-4
@@ -132,8 +139,9 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     replan = "" if plan.status is Status.STATED else "; --confidence 0.9 plans for that"
     if shares:
-        of_subject = "" if subject == "this fleet" else f" on {subject}"
-        return f"{label}: {slow}, {_names_words(shares)} meet the SLO{of_subject}, by formula{replan}."
+        return (
+            f"{label}: {slow}, {subject} misses {missed_slo(plan)} by formula: {_names_words(shares)} meet it{replan}."
+        )
     return (
         f"{label}: {slow}, {subject} still meets {slo_name(plan)}, by formula."
         if 0 < len(classes) == len(plan.classes)
@@ -311,7 +319,7 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
     pools = {role: [pool for pool in plan.pools if pool.role == role] for role in ("prefill", "decode", "colocated")}
     alone = [each[0].id for each in pools.values() if sum(pool.replicas for pool in each) == 1]
     if alone and not pools["colocated"]:
-        also += f"; without {clean(alone[0], 20)} none is served"
+        also += f"; without {clean(alone[0], 20)} no request is served"
     return f"{subject} {'; '.join([*losses, *more])}{also}."
 
 
@@ -324,7 +332,8 @@ def router_sentence(plan: Plan) -> str:
     share = kept_by_requests(simulation, fleet)
     if undecided(fleet, plan):
         return f"Undecided {router}: {share}, too close to tell whether the fleet meets {slo_name(plan)} there."
-    return f"{'Also meets' if fleet.held else 'Misses'} {slo_name(plan)} {router}: {share}."
+    result = f"Also meets {slo_name(plan)}" if fleet.held else f"Misses {missed_slo(plan)}"
+    return f"{result} {router}: {share}."
 
 
 def kept_by_requests(simulation: Simulation, row: JudgedFleet) -> str:
@@ -391,7 +400,7 @@ def _cheaper_words(plan: Plan, cheaper: CheaperFleets, at_prices: str) -> str:
         return f"no fleet of one pool, or of a prefill and a decode pool, is cheaper{at_prices}"
     by_formula, simulated = cheaper.count - cheaper.simulated, cheaper.simulated
     number = "it" if cheaper.count == 1 else "all" if by_formula == cheaper.count else f"{by_formula:,}"
-    misses = f"{number} {'misses' if by_formula == 1 else 'miss'} {slo_name(plan)} by formula"
+    misses = f"{number} {'misses' if by_formula == 1 else 'miss'} {missed_slo(plan)} by formula"
     unconfirmed = f"{simulated:,} {'was' if simulated == 1 else 'were'} not confirmed in simulation"
     if simulated == cheaper.count:
         unconfirmed = f"{'it' if simulated == 1 else 'none'} was {'not ' * (simulated == 1)}confirmed in simulation"
@@ -448,7 +457,7 @@ def capacity_sentence(plan: Plan) -> str:
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
         return f"Capacity: the highest request rate within {slo_name(plan)} is not known."
     if plan.goodput_rps <= 0.0:
-        return f"Capacity: none; the fleet misses {slo_name(plan)} at every rate that was tried."
+        return f"Capacity: none; the fleet misses {missed_slo(plan)} at every rate that was tried."
     if plan.objective != "min_cost":
         return f"Capacity: {rate(plan.goodput_rps)} within {slo_name(plan)}."
     more = plan.goodput_rps / plan.demand_rps
@@ -474,8 +483,8 @@ def growth_sentence(plan: Plan) -> str:
     fails = simulation.goodput_fails_rps
     points = [point for point in simulation.curve if math.isclose(fails, point.rate_rps, rel_tol=SAME_RATE)]
     is_undecided = any(not point.missed for point in points)
-    missed = f"the fleet misses {'the SLO' if len(plan.classes) == 1 else 'an SLO'}"
-    return f"{per_dollar} At {rate(fails)} {'the simulation is undecided' if is_undecided else missed}."
+    result = "the simulation is undecided" if is_undecided else f"the fleet misses {missed_slo(plan)}"
+    return f"{per_dollar} At {rate(fails)} {result}."
 
 
 def error_bar_sentences(plan: Plan) -> tuple[str, ...]:

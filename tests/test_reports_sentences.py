@@ -138,7 +138,7 @@ def alternative(kind: str, label: str, pools: list[EnginePool], cost: float | No
 def test_how_sure_it_is_stands_on_the_first_screen() -> None:
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     lost = with_bars(0.0, None)
-    missed = f"{slow}, 0 % of chat (95 % asked) meet the SLO, by formula"
+    missed = f"{slow}, this fleet misses an SLO by formula: 0 % of chat (95 % asked) meet it"
     assert verdict.risk_sentence(lost) == f"Risk: {missed}; --confidence 0.9 plans for that."
     assert verdict.risk_sentence(having(lost, confidence=0.9)) == (
         "Figures are for GPUs as slow as the worst 5 % of our predictions (confidence: 0.9)."

@@ -255,9 +255,7 @@ def compare(console: Console, /, *, before: Path, after: Path | None, alternativ
     help="Allow a --engine-version that is newer than all that are known, with the flags of the newest.",
 )
 @click.option(
-    "--model",
-    metavar="NAME",
-    help="Weights to load: a Hugging Face id, or a folder; default: the plan's model.",
+    "--model", metavar="NAME", help="Weights to load: a Hugging Face id, or a folder; default: the plan's model."
 )
 @click.option("--image", metavar="IMAGE", help="Container image of the replicas; default: the target's own.")
 @click.option(
@@ -393,16 +391,7 @@ HOURS = 24
               "at least 5,000.")  # fmt: skip
 @click.option("--seed", type=whole(SEED), default=0, show_default=True, metavar="N", help="Seed of the requests.")
 @answer_options("Write a page.")
-def resilience(
-    console: Console,
-    /,
-    *,
-    file: Path,
-    losses: int,
-    requests: int | None,
-    seed: int,
-    output: Output,
-) -> int:
+def resilience(console: Console, /, *, file: Path, losses: int, requests: int | None, seed: int, output: Output) -> int:
     """Examples:
 
     \b
@@ -452,15 +441,7 @@ def resilience(
               help="Fewest requests to simulate for each rate and fleet.")  # fmt: skip
 @answer_options("Write a page with a chart.")
 def autoscale(
-    console: Console,
-    /,
-    *,
-    file: Path,
-    start_up: float,
-    by_hour: str | None,
-    least: int,
-    requests: int,
-    output: Output,
+    console: Console, /, *, file: Path, start_up: float, by_hour: str | None, least: int, requests: int, output: Output
 ) -> int:
     """Examples:
 

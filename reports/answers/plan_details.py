@@ -20,7 +20,7 @@ from reports.deploy.measurement import setting_rows
 from reports.document import Chart, Detail, Section, Table, said, table_of, without_empty
 from reports.fleets import is_routed_apart, routing_table
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
-from reports.provenance import arrival_facts, arrivals, has_fleet, offered, readable_inputs
+from reports.provenance import arrival_facts, arrivals, has_fleet, offers, readable_inputs
 from reports.rows import SETTINGS
 from reports.slos import spread
 from reports.text import clean, moment, sentence
@@ -79,7 +79,7 @@ def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
         charts=charts,
         sections=(
             Section("The demand", facts=demand),
-            Section("What was on offer", facts=offered(plan)),
+            Section("What was on offer", facts=offers(plan)),
             *(() if is_routed_apart(plan) else (Section("How it is routed", table=routing_table(plan)),)),
         ),
         detail=Detail.PAGE,

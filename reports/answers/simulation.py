@@ -22,7 +22,7 @@ from optimizer.verification.record import DaySlot
 from optimizer.verification.simulated_plan import Simulated
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, latencies, percent, percent_beside, rate, si, significant
-from reports.provenance import served_rate
+from reports.provenance import HOURS, served_rate
 from reports.slos import QUANTILES, goal_label, marked, misses_used
 from reports.text import clean
 from reports.verdict import deciding_words, requests_to_decide, result_words
@@ -31,8 +31,6 @@ from .plan_charts import curve_chart
 
 OTHER_RATE: Final = 0.05
 """Relative difference from which on the rate of a trace is not the plan's."""
-HOURS: Final = 24.0
-"""Of a day."""
 MISMATCH: Final = 1.1
 """Saturation over the most that was served, from which on the runs were too short: requests were still waiting."""
 

@@ -47,7 +47,7 @@ from reports.deploy.kubernetes import (
     vendor_fact,
 )
 from reports.numbers import duration, percent_beside, significant
-from reports.provenance import asked, is_simulated_row, slo_words
+from reports.provenance import is_simulated_row, slo_classes, slo_words
 from reports.slos import QUANTILES, goal_label
 from reports.text import clean
 from search_spaces.problem import Balancing, target_of
@@ -450,7 +450,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         several=told_apart(plan),
         goals=[  # what each class asks for, and which share of its requests the plan predicts to meet it
             f"{slo_words(limits)}; predicted: {percent_beside(row.attainment, row.attainment_goal)}"
-            for limits, row in zip(asked(router_plan), router_plan.classes, strict=True)
+            for limits, row in zip(slo_classes(router_plan), router_plan.classes, strict=True)
         ],
         notes=_lines(  # what these files cannot do as the plan has it, or do only under a condition
             "readme/notes.md",
