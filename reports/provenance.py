@@ -27,6 +27,14 @@ FLEET_LIMITS: Final = {
 """Keys under `constraints:` of the limits that one number relaxes: what they limit, and the unit."""
 
 
+def inputs_of(plan: Plan, *path: str) -> Mapping[str, Any]:
+    """The section of a plan's inputs below some keys; empty where there is none."""
+    value: Any = plan.provenance.inputs
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
 def slo_classes(plan: Plan) -> list[Slo]:
     """The classes of a plan; of one without a fleet, which has no results, those of its inputs, NaN where not told."""
     if plan.classes:
@@ -47,18 +55,15 @@ MOST_GPUS: Final = 12
 
 def offers(plan: Plan) -> tuple[tuple[str, str], ...]:
     """What could be bought and within which limits, as the inputs say it."""
-    inputs = plan.provenance.inputs
     rows = []
-    for row in _rows(inputs.get("accelerators"))[:MOST_GPUS]:
+    for row in _rows(plan.provenance.inputs.get("accelerators"))[:MOST_GPUS]:
         price, stock = _number(row.get("price")), _number(row.get("inventory"))
         terms = [listed(price)] if price is not None else []
         terms += [f"at most {count(stock)}"] if stock is not None else []
         rows.append(clean(str(row.get("name", MISSING)), 24) + (f" ({', '.join(terms)})" if terms else ""))
-    limits = inputs.get("constraints")
-    limits = limits if isinstance(limits, Mapping) else {}
+    limits = inputs_of(plan, "constraints")
     pairs = [(name, _number(limits.get(key)), unit) for key, (name, unit) in FLEET_LIMITS.items()]
-    spare = limits.get("headroom")
-    spares = _number(spare.get("replicas")) if isinstance(spare, Mapping) else None
+    spares = _number(inputs_of(plan, "constraints", "headroom").get("replicas"))
     return (
         *((("GPU types", ", ".join(rows)),) if rows else ()),
         *((name, f"at most {quantity(value, unit)}") for name, value, unit in pairs if value is not None),
@@ -116,9 +121,7 @@ HOURS: Final = 24
 
 def arrivals(plan: Plan) -> tuple[float, ...]:
     """The stated mean rate of each hour of a day [1/s]; empty where one mean rate was stated."""
-    workload: Any = plan.provenance.inputs.get("workload")
-    profile = workload.get("diurnal") if isinstance(workload, Mapping) else None
-    rates = profile.get("requests_per_second_by_hour") if isinstance(profile, Mapping) else None
+    rates = inputs_of(plan, "workload", "diurnal").get("requests_per_second_by_hour")
     if not isinstance(rates, list) or len(rates) != HOURS or plan.demand_rps <= 0:
         return ()
     if not all(isinstance(value, int | float) and is_number(value) and value >= 0 for value in rates):

@@ -37,6 +37,7 @@ from .numbers import (
 from .provenance import (
     day_rate,
     has_fleet,
+    inputs_of,
     is_simulated_row,
     missed_slo,
     served_rate,
@@ -168,11 +169,10 @@ def speculation_sentence(plan: Plan) -> str:
     """Say what speculative decoding saves, and on which acceptance that rests; empty where nobody asked for it."""
     drafted = max((pool.speculative_tokens for pool in plan.pools), default=0)
     if not drafted:
-        space = plan.provenance.inputs.get("search")
-        counts = space.get("speculative_tokens") if isinstance(space, dict) else None
+        counts = inputs_of(plan, "search").get("speculative_tokens")
         is_searched = plan.pools and plan.status is not Status.STATED and any(counts or ())
         return "Speculative decoding is off: no fleet that drafts tokens was found to cost less." if is_searched else ""
-    stated = plan.provenance.inputs["model"]["speculation"]
+    stated = inputs_of(plan, "model", "speculation")
     method, acceptance = clean(stated["method"], 10), stated["acceptance"]
     tokens = tokens_per_step(acceptance, drafted)
     is_shipped = tuple(acceptance) == shipped_acceptance().get(stated["method"])
@@ -245,7 +245,7 @@ def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
     cache = plan.prefix_cache
     if cache is None:
         return ""
-    keeps, best, load = duration(cache.keeps_s), percent(cache.at_best), plan.provenance.inputs.get("workload", {})
+    keeps, best, load = duration(cache.keeps_s), percent(cache.at_best), inputs_of(plan, "workload")
     if "sessions" not in load and "reuse_interval" not in load:
         return (
             f"Prefix cache: the KV memory keeps a prefix for {keeps}. The stated {best} of the input tokens are found "
@@ -253,7 +253,7 @@ def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
         )
     simulated_words = f" ({percent(plan.simulation.prefix_hit_share)} simulated)" if plan.simulation is not None else ""
     share_words = f"Prefix cache: {percent(cache.sustained)} of the input tokens are"
-    tier_words = _tier_words(plan.provenance.inputs.get("kv_cache_tier") or {}, used=cache.read > 0.0)
+    tier_words = _tier_words(inputs_of(plan, "kv_cache_tier"), used=cache.read > 0.0)
     if cache.read:
         in_memory = percent(max(cache.sustained - cache.read, 0.0))
         return (
@@ -381,16 +381,15 @@ def proof_sentence(plan: Plan) -> str:
     if gap is not None and gap <= OPTIMAL_GAP:
         return f"Cheapest fleet possible: n{any_shape}"
     sentences = [f"N{any_shape}"] if plan.floor_usd_per_hour is not None else []
-    if plan.cheaper_fleets is not None:
-        return " ".join([f"Cheapest fleet found: {_cheaper_words(plan, plan.cheaper_fleets, at_prices)}.", *sentences])
-    if is_number(plan.gap) and bound is not None and bound != plan.floor_usd_per_hour:
-        few_pools = (
-            f"Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper{at_prices}."
-        )
-        if plan.gap > OPTIMAL_GAP:
-            few_pools = f"By formula a fleet for {hourly(bound)} meets {slo_name(plan)}; "
-            few_pools += "the simulation confirmed none below this price."
-        sentences.insert(0, few_pools)
+    is_bounded = is_number(plan.gap) and bound is not None and bound != plan.floor_usd_per_hour
+    cheaper = plan.cheaper_fleets
+    if cheaper is None and is_bounded and is_number(plan.gap) and plan.gap <= OPTIMAL_GAP:
+        cheaper = CheaperFleets(count=0, simulated=0)
+    if cheaper is not None:
+        sentences.insert(0, f"Cheapest fleet found: {_cheaper_words(plan, cheaper, at_prices)}.")
+    elif is_bounded:
+        unconfirmed = "the simulation confirmed none below this price"
+        sentences.insert(0, f"By formula a fleet for {hourly(bound)} meets {slo_name(plan)}; {unconfirmed}.")
     return " ".join(sentences) or "No lower bound on the price is known."
 
 
@@ -411,8 +410,7 @@ def _cheaper_words(plan: Plan, cheaper: CheaperFleets, at_prices: str) -> str:
 
 def _floor_dtypes(plan: Plan) -> str:
     """The precisions that the floor is for; empty where the search chose among several."""
-    search = plan.provenance.inputs.get("search")
-    chosen = isinstance(search, Mapping) and any(len(search.get(key) or ()) > 1 for key in DTYPES)
+    chosen = any(len(inputs_of(plan, "search").get(key) or ()) > 1 for key in DTYPES)
     pool = plan.pools[0] if plan.pools and not chosen else None
     if pool is None:
         return ""
@@ -440,8 +438,8 @@ def volume_sentence(plan: Plan) -> str:
 
     Requests per dollar are a fleet's goodput over its price. The demand of the file is served for the same dollars.
     """
-    objective, cost, demand = plan.provenance.inputs.get("objective"), plan.cost_usd_per_hour, plan.demand_rps
-    bounds = [objective.get(key) for key in ("min_volume", "max_volume")] if isinstance(objective, Mapping) else []
+    cost, demand = plan.cost_usd_per_hour, plan.demand_rps
+    bounds = [inputs_of(plan, "objective").get(key) for key in ("min_volume", "max_volume")]
     multiples = [float(value) for value in bounds if isinstance(value, int | float) and is_number(value)]
     if plan.objective != "max_goodput_per_dollar" or not cost or len(multiples) != 2:
         return ""

@@ -35,6 +35,7 @@ from reports.provenance import (
     basis_words,
     demand_sentence,
     has_fleet,
+    inputs_of,
     is_simulated_row,
     served_rate,
     serving_words,
@@ -374,8 +375,7 @@ def _trust(plan: Plan) -> Section:
     elif is_simulated_row(plan):
         basis = "Latencies are simulated; request rates and utilization are by formula. "
     verb = "is" if len(source.assumptions) == 1 else "are"
-    model = source.inputs.get("model")
-    name = model.get("name") if isinstance(model, Mapping) else model
+    name = inputs_of(plan, "model").get("name", source.inputs.get("model"))
     checkpoint = served_checkpoint(name) if isinstance(name, str) and "/" not in name else None
     facts = (
         f"Demand: {demand_sentence(plan)}" if has_fleet(plan) else "",

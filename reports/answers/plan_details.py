@@ -20,7 +20,7 @@ from reports.deploy.measurement import setting_rows
 from reports.document import Chart, Detail, Section, Table, said, table_of, without_empty
 from reports.fleets import is_routed_apart, routing_table
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
-from reports.provenance import arrival_facts, arrivals, has_fleet, offers, readable_inputs
+from reports.provenance import arrival_facts, arrivals, has_fleet, inputs_of, offers, readable_inputs
 from reports.rows import SETTINGS
 from reports.slos import spread
 from reports.text import clean, moment, sentence
@@ -56,9 +56,8 @@ ORIGINS: Final = ("measured", "fitted", "vendor", "assumed")
 
 def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
     """What was asked of the fleet, what there was to buy, and which pool serves what."""
-    load, cache, inputs = plan.workload, plan.prefix_cache, plan.provenance.inputs.get("workload")
-    lengths = inputs.get("lengths") if isinstance(inputs, Mapping) else None
-    source = lengths.get("source") if isinstance(lengths, Mapping) else None
+    load, cache = plan.workload, plan.prefix_cache
+    source = inputs_of(plan, "workload", "lengths").get("source")
     hits = percent(load.prefix_hit_share)
     if cache is not None and cache.sustained < cache.at_best - 1e-6:
         hits = f"{percent(cache.sustained)}, of {hits} that the traffic allows"
@@ -289,9 +288,7 @@ def what_runs(plan: Plan) -> Deployable | None:
     None for a plan without a fleet, and where a file of the user describes the model or the accelerators: views must
     not depend on what lies on the disk.
     """
-    inputs = plan.provenance.inputs
-    model = inputs.get("model")
-    is_of_catalog = not inputs.get("catalog") and isinstance(model, Mapping) and bool(model.get("name"))
+    is_of_catalog = not plan.provenance.inputs.get("catalog") and bool(inputs_of(plan, "model").get("name"))
     return deployable(plan) if has_fleet(plan) and is_of_catalog else None
 
 

@@ -141,32 +141,26 @@ def _class_rows(simulation: Simulated, number: int, metrics: Sequence[Metric]) -
 
     Of a fleet that falls behind no share is undecided: it sinks for as long as the load lasts.
     """
-    item, plan_class, formula = (
-        simulation.judgement.classes[number],
-        simulation.plan.classes[number],
-        simulation.analytic,
-    )
-    labels = _labels(simulation)
-    slo, is_overloaded = simulation.instance.problem.slos[number], simulation.judgement.overloaded
+    item, formula = simulation.judgement.classes[number], simulation.analytic
+    labels, slo = _labels(simulation), simulation.instance.problem.slos[number]
     limits = [f"≤ {duration(slo.limits[metric])}" if metric in slo.limits else "" for metric in metrics]
-    is_planned = simulation.plan.status is not Status.STATED  # the plan of a fleet file is by formula
-    formulas = [formula.classes[number]] if formula is not None and formula.stable else []
-    shown: list[ClassLatencies] = [item, *formulas, *([plan_class.latencies] if is_planned else [])]
+    predictions: dict[str, ClassLatencies] = {}
+    if formula is not None and formula.stable:
+        predictions["by formula"] = formula.classes[number]
+    if simulation.plan.status is not Status.STATED:  # the plan of a fleet file is by formula
+        predictions["planned"] = simulation.plan.classes[number].latencies
+    shown, is_overloaded = [item, *predictions.values()], simulation.judgement.overloaded
     rows = [
         [clean(item.name, 30), "", "", *[""] * len(metrics)],
         ["  goal", percent(item.attainment_goal), "", *limits],
         ["  simulated", *_attained(item, metrics, labels, shown, is_overloaded=is_overloaded)],
     ]
-    if formula is not None and formula.stable:
-        by_formula = formula.classes[number]
-        rows.append(
-            ["  by formula", percent(by_formula.attainment), "", *_quantiles(by_formula, metrics, labels, shown)]
-        )
-    elif formula is not None:
+    if formula is not None and not formula.stable:
         rows.append(["  by formula", percent(0.0), "", *["overloaded"] * len(metrics)])
-    if is_planned:
-        times = _quantiles(plan_class.latencies, metrics, labels, shown)
-        rows.append(["  planned", percent(plan_class.attainment), "", *times])
+    rows += [
+        [f"  {name}", percent(row.attainment), "", *_quantiles(row, metrics, labels, shown)]
+        for name, row in predictions.items()
+    ]
     return rows
 
 
