@@ -316,11 +316,16 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
         losses.append(f"in {clean(row.what).partition(':')[0]}, {percent(share)}{whose}{why}")
     more = [plural(len(rows) - MOST_LESS, "more pool")] if len(rows) > MOST_LESS else []
     also = "; pdplan resilience tells which losses the spare replicas cover" if spares else ""
-    pools = {role: [pool for pool in plan.pools if pool.role == role] for role in ("prefill", "decode", "colocated")}
-    alone = [each[0].id for each in pools.values() if sum(pool.replicas for pool in each) == 1]
-    if alone and not pools["colocated"]:
-        also += f"; without {clean(alone[0], 20)} no request is served"
     return f"{subject} {'; '.join([*losses, *more])}{also}."
+
+
+def only_replica_sentence(plan: Plan) -> str:
+    """Say without which pools nothing is served: the only replica of all that prefill, or that decode; else empty."""
+    stages = [[pool for pool in plan.pools if pool.role == role] for role in ("prefill", "decode")]
+    names = [clean(pools[0].id, 20) for pools in stages if sum(pool.replicas for pool in pools) == 1]
+    if not names or any(pool.role == "colocated" for pool in plan.pools):
+        return ""
+    return f"Without the only replica of {' or of '.join(names)}, no request is served."
 
 
 def router_sentence(plan: Plan) -> str:
@@ -404,7 +409,7 @@ def _cheaper_words(plan: Plan, cheaper: CheaperFleets, at_prices: str) -> str:
     if simulated == cheaper.count:
         unconfirmed = f"{'it' if simulated == 1 else 'none'} was {'not ' * (simulated == 1)}confirmed in simulation"
     reasons = said(misses * bool(by_formula), unconfirmed * bool(simulated))
-    fleets = f"{plural(cheaper.count, 'fleet')} (one pool, or one for prefill and one for decode)"
+    fleets = f"{plural(cheaper.count, 'fleet')} (one pool, or a prefill and a decode pool)"
     return f"{fleets} {'costs' if cheaper.count == 1 else 'cost'} less{at_prices}, but {' and '.join(reasons)}"
 
 

@@ -86,7 +86,7 @@ def test_half_of_a_time_limit_that_is_up_does_not_end_the_search_for_untried_fle
     assert with_untried(late, bench, best, 2)[1]
 
 
-FEW_POOLS = "(one pool, or one for prefill and one for decode)"
+FEW_POOLS = "(one pool, or a prefill and a decode pool)"
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,7 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
                 verdict.growth_sentence(plan),
                 verdict.volume_sentence(plan),
                 verdict.waste_sentence(plan),
+                verdict.only_replica_sentence(plan),
                 verdict.prefix_sentence(plan),
                 verdict.router_sentence(plan),
                 verdict.precision_sentence(plan),
