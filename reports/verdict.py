@@ -203,7 +203,7 @@ def slo_result_sentence(plan: Plan, outcome: Outcome | None = None) -> str:
     if simulation is None or not simulation.classes:
         item = tightest_first(plan)[0]
         outcome = Outcome.MEETS if item.attainment >= item.attainment_goal else Outcome.MISSES
-        basis = "simulated" if plan.simulated or is_simulated_row(plan) else "by formula, not simulated"
+        basis = "simulated" if is_simulated_row(plan) else "by formula, not simulated"
         return f"{result_words(outcome, item, plan.classes)}, {basis}."
     worst = max(simulation.classes, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
     result = result_words(outcome or worst.outcome, worst, simulation.classes)
