@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from costmodel.words import percentage
-from pdplan.commands.accuracy import FILES
+from pdplan.commands.predictions import FILES
 from reports.answers.accuracy import LABELS, QUANTITIES, error_cells, labelled, validation_dict
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import ENGINES, load_serving_policy

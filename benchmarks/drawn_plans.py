@@ -45,7 +45,7 @@ from optimizer.recommend.optimize import optimize  # noqa: E402
 from optimizer.recommend.search import Level  # noqa: E402
 from optimizer.verification.bench import valid  # noqa: E402
 from optimizer.verification.judge import Judgement, judge  # noqa: E402
-from reports.words import fleet_line  # noqa: E402
+from reports.fleets import fleet_line  # noqa: E402
 
 RUNS = 4
 """Fresh runs of a proven fleet."""

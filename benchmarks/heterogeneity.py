@@ -36,8 +36,8 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
 
 def main() -> int:
     from optimizer.recommend.optimize import optimize
+    from reports.fleets import fleet_line
     from reports.verdict import headlines
-    from reports.words import fleet_line
     from search_spaces.loader import load_problem
 
     wrong = 0

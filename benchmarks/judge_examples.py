@@ -25,7 +25,7 @@ def rows_of(path: Path, requests: int, overrides: dict[str, str]):
     from optimizer.recommend.optimize import optimize
     from optimizer.recommend.search import Level
     from optimizer.verification.judge import goodput, judge
-    from reports.words import fleet_words
+    from reports.fleets import fleet_words
     from search_spaces.loader import load_problem
 
     plan = optimize(load_problem(path, overrides), level=Level.QUICK)

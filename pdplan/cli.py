@@ -17,10 +17,10 @@ import click
 
 from costmodel.errors import BelowFloorError, InfeasibleError, InputError, PdplanError, nearest_name, shortened
 from pdplan._version import __version__
-from pdplan.commands.accuracy import calibrate, estimate, validate
 from pdplan.commands.catalog import gpus, models
 from pdplan.commands.optimize import evaluate, explain
 from pdplan.commands.plan import autoscale, compare, deploy, report, resilience, simulate
+from pdplan.commands.predictions import calibrate, estimate, validate
 from pdplan.commands.whatif import buy, frontier, map_command, whatif
 from pdplan.commands.workload import init, schema
 from search_spaces.files import LONGEST_SHOWN, shown_path
@@ -45,7 +45,10 @@ class InOrder(click.Group):
         return list(self.commands)
 
 
-@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+SHOWN_HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True}
+
+
+@click.group(cls=InOrder, context_settings=SHOWN_HELP)
 @click.version_option(__version__, "-V", "--version", prog_name="pdplan")
 @console_options
 def cli() -> None:

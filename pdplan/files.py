@@ -73,7 +73,7 @@ def numbered(plan: Plan, alternative: int, path: Path) -> Plan:
     if alternative == 1:
         return plan
     from optimizer.recommend.evaluate import plan_of_alternative
-    from reports.words import distinct_alternatives
+    from reports.alternatives import distinct_alternatives
 
     rows = distinct_alternatives(plan)
     if alternative > len(rows):
@@ -307,11 +307,7 @@ def view_options(rival: str) -> Decorator:
 
 
 def check_files(
-    outputs: Mapping[str, Path | None],
-    inputs: Mapping[str, Path | None],
-    *,
-    force: bool,
-    rival: str = "the file",
+    outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None], *, force: bool, rival: str = "the file"
 ) -> None:
     """Refuse files, by the option that asks for each, that cannot be written: before the work, not after it.
 

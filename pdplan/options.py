@@ -276,7 +276,7 @@ def replica_options(function: Function) -> Function:
     for flag, name in reversed(degrees.items()):
         of = " of the attention" if flag == "dp" else ""
         text = f"{name} parallelism{of}."
-        function = click.option(f"--{flag}", type=DEGREE, default=1, show_default=True, help=text)(function)
+        function = click.option(f"--{flag}", type=DEGREE, default=1, help=text)(function)
     gpu = click.option("--gpu", required=True, metavar="NAME", help="Accelerator; pdplan gpus lists them.")
     model = click.option("--model", required=True, metavar="NAME", help="Catalog name, or path to a config.json.")
     return model(gpu(catalog_option(function)))
@@ -306,7 +306,6 @@ alternative_option = click.option(
     "--alternative",
     type=whole(Bounds(1, 1_000)),
     default=1,
-    metavar="N",
     help="Take fleet N of the plan, as the report numbers them; 1 is the recommended one.",
 )
 confidence_option = click.option(
@@ -330,6 +329,6 @@ LOOKS = Bounds(0, 10_000)
 def verify_option(default: int) -> Callable[[Function], Function]:
     """Add --verify with so many fleets by default."""
     return click.option(
-        "--verify", "looks", type=whole(LOOKS), metavar="N", default=default, show_default=True,
+        "--verify", "looks", type=whole(LOOKS), default=default,
         help="Simulate up to N of the fleets, and replace those that miss an SLO; 0: none.",
     )  # fmt: skip

@@ -19,14 +19,16 @@ from optimizer.plans.records import (
     engine_counts,
 )
 from optimizer.whatif.answer import Answer
-from reports.asked import again_command, command_of
 from reports.charts import WIDTH, Drawing, Mark, Path, Rect, Scale, Text, text_width
 from reports.document import Chart, Column, Detail, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, exact, hourly, money, monthly, percent, signed_percent, significant
 from reports.text import capital, clean, fit, sentence
-from reports.words import fleet_line, own_pools
 from search_spaces.quantities import BASE_UNIT, Kind, QuantityError
 from search_spaces.scenarios import LEVERS, lever_of, number_of
+
+from .alternatives import own_pools
+from .command_lines import again_command, command_of
+from .fleets import fleet_line
 
 QUANTILE: Final = "step_time_quantile"
 FACTOR: Final = "×"

@@ -155,3 +155,13 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def in_words(name: str, words: dict[str, str]) -> str:
+    """Look a short name up; an unknown one is cleaned and its underscores become blanks."""
+    return words.get(name, clean(name).replace("_", " "))
+
+
+def as_sentence(text: str) -> str:
+    """The text with a capital first letter and an end; empty as it is."""
+    return text if not text or text.endswith((".", "…")) else f"{capital(text)}."

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from costmodel.engine import tokens_per_step
 from costmodel.prefix_cache import usd_per_gpu
-from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage, plural
 from optimizer.plans.plan import ClassResult, Plan, Status, is_below
-from optimizer.plans.records import OPTIMAL_GAP, CheaperFleets, ClassJudgement, JudgedFleet, Outcome, Range, Simulation
+from optimizer.plans.records import OPTIMAL_GAP, CheaperFleets, ClassJudgement, JudgedFleet, Outcome, Simulation
 from optimizer.verification.judge import Judgement
-from reports import words
-from reports.asked import day_rate, has_fleet, tightest_limits, violated
-from reports.document import said
 from search_spaces.engines import shipped_acceptance
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
 from search_spaces.search_space import DTYPES
 
+from .alternatives import is_feasible, undecided
+from .document import said
+from .fleets import fleet_words, is_overloaded
+from .limits import constraint_words, limit_words, tightest_limits, violated
 from .numbers import (
     count,
     duration,
@@ -34,6 +34,18 @@ from .numbers import (
     significant,
     size,
 )
+from .provenance import (
+    day_rate,
+    has_fleet,
+    inputs_of,
+    is_simulated_row,
+    missed_slo,
+    served_rate,
+    serving_words,
+    slo_name,
+    speed_words,
+)
+from .slos import misses_used, requests_of, spread, tightest, tightest_first
 from .text import clean, sentence
 
 UNSEEN_GAP: Final = 5e-4
@@ -52,8 +64,8 @@ def headlines(plan: Plan) -> list[str]:
         return [no_fleet_headline(plan)]
     prices = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens at {rate(served_rate(plan))}"
-    service = f"{clean(plan.model, 40)} on {words.serving_words(plan)}"
-    return [f"Run {words.fleet_words(plan)} for {prices}: {per_token} of {service}.", slo_result_sentence(plan)]
+    service = f"{clean(plan.model, 40)} on {serving_words(plan)}"
+    return [f"Run {fleet_words(plan)} for {prices}: {per_token} of {service}.", slo_result_sentence(plan)]
 
 
 def disaggregation_sentence(plan: Plan) -> str:
@@ -66,8 +78,8 @@ def disaggregation_sentence(plan: Plan) -> str:
         return ""
     if row.status is Status.INFEASIBLE:
         return f"No {name} fleet is possible: {sentence(row.why_not)}."
-    if not words.is_feasible(row) or row.cost_usd_per_hour is None:
-        return f"No {name} fleet was found that meets {words.slo_name(plan)}."
+    if not is_feasible(row) or row.cost_usd_per_hour is None:
+        return f"No {name} fleet was found that meets {slo_name(plan)}."
     difference, basis = row.cost_usd_per_hour - own, "" if row.simulated else " by formula"
     if money(own) == money(row.cost_usd_per_hour):
         return f"The cheapest {name} fleet found{basis} costs the same."
@@ -88,20 +100,20 @@ def no_fleet_headline(plan: Plan) -> str:
     """Say that there is no fleet, and why as far as the plan knows."""
     proven = plan.status is not Status.TIME_LIMIT
     none = "No fleet in the search space meets" if proven else "No fleet was found that meets"
-    none += f" {words.slo_name(plan, MOST_NAMES)}"
+    none += f" {slo_name(plan, MOST_NAMES)}"
     doubt = "" if proven else " One may exist: the search did not try every fleet."
     limits = violated(plan) or tightest_limits(plan)[:1]
     if not limits:
         return f"{none}.{doubt}"
-    names = _names_words([words.limit_words(limit) for limit in limits])
-    is_plural = words.constraint_words(limits[0].constraint).partition(" on ")[0].endswith("s")  # not limit on pools
+    names = _names_words([limit_words(limit) for limit in limits])
+    is_plural = constraint_words(limits[0].constraint).partition(" on ")[0].endswith("s")  # not limit on pools
     verb = "are" if len(limits) > 1 or is_plural else "is"
     return f"{none}: {names} {verb} in the way.{doubt}"
 
 
 def overload_sentence(plan: Plan) -> str:
     """Say which pools get more than they can do by formula; empty where none does."""
-    names = [clean(pool.id, 20) for pool in plan.pools if words.is_overloaded(pool)]
+    names = [clean(pool.id, 20) for pool in plan.pools if is_overloaded(pool)]
     if not names:
         return ""
     verb, whose = ("gets", "its queue grows") if len(names) == 1 else ("get", "their queues grow")
@@ -115,12 +127,12 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
     states no safe fleet. A plan for slow or quick GPUs says so.
     """
     if plan.confidence:
-        return f"Figures are for GPUs {words.speed_words(plan)} (confidence: {plan.confidence:g})."
+        return f"Figures are for GPUs {speed_words(plan)} (confidence: {plan.confidence:g})."
     if plan.safe is not None:
         return f"{label}: {sentence(plan.safe.sentence).replace('this fleet', subject)}"
     classes = [item for item in plan.classes if item.error_bars is not None]
     shares = [
-        f"{percent(item.error_bars.attainment.low)} of {words.requests_of(item.name, plan.classes)} "
+        f"{percent(item.error_bars.attainment.low)} of {requests_of(item.name, plan.classes)} "
         f"({percent(item.attainment_goal)} asked)"
         for item in classes
         if item.error_bars is not None and not item.error_bars.attainment.low >= item.attainment_goal
@@ -128,10 +140,11 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     replan = "" if plan.status is Status.STATED else "; --confidence 0.9 plans for that"
     if shares:
-        of_subject = "" if subject == "this fleet" else f" on {subject}"
-        return f"{label}: {slow}, {_names_words(shares)} meet the SLO{of_subject}, by formula{replan}."
+        return (
+            f"{label}: {slow}, {subject} misses {missed_slo(plan)} by formula: {_names_words(shares)} meet it{replan}."
+        )
     return (
-        f"{label}: {slow}, {subject} still meets {words.slo_name(plan)}, by formula."
+        f"{label}: {slow}, {subject} still meets {slo_name(plan)}, by formula."
         if 0 < len(classes) == len(plan.classes)
         else ""
     )
@@ -156,11 +169,10 @@ def speculation_sentence(plan: Plan) -> str:
     """Say what speculative decoding saves, and on which acceptance that rests; empty where nobody asked for it."""
     drafted = max((pool.speculative_tokens for pool in plan.pools), default=0)
     if not drafted:
-        space = plan.provenance.inputs.get("search")
-        counts = space.get("speculative_tokens") if isinstance(space, dict) else None
+        counts = inputs_of(plan, "search").get("speculative_tokens")
         is_searched = plan.pools and plan.status is not Status.STATED and any(counts or ())
         return "Speculative decoding is off: no fleet that drafts tokens was found to cost less." if is_searched else ""
-    stated = plan.provenance.inputs["model"]["speculation"]
+    stated = inputs_of(plan, "model", "speculation")
     method, acceptance = clean(stated["method"], 10), stated["acceptance"]
     tokens = tokens_per_step(acceptance, drafted)
     is_shipped = tuple(acceptance) == shipped_acceptance().get(stated["method"])
@@ -189,11 +201,11 @@ def slo_result_sentence(plan: Plan, outcome: Outcome | None = None) -> str:
     if not plan.classes:
         return ""
     if simulation is None or not simulation.classes:
-        item = words.tightest_first(plan)[0]
+        item = tightest_first(plan)[0]
         outcome = Outcome.MEETS if item.attainment >= item.attainment_goal else Outcome.MISSES
-        basis = "simulated" if words.is_simulated_row(plan) else "by formula, not simulated"
+        basis = "simulated" if is_simulated_row(plan) else "by formula, not simulated"
         return f"{result_words(outcome, item, plan.classes)}, {basis}."
-    worst = max(simulation.classes, key=lambda item: words.misses_used(item.attainment_low, item.attainment_goal))
+    worst = max(simulation.classes, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
     result = result_words(outcome or worst.outcome, worst, simulation.classes)
     ends = (percent_beside(share, worst.attainment_goal) for share in (worst.attainment_low, worst.attainment_high))
     fresh = "fresh requests" if simulation.confirmation else "requests by which it was also chosen"
@@ -201,9 +213,9 @@ def slo_result_sentence(plan: Plan, outcome: Outcome | None = None) -> str:
     basis = f"{count(simulation.requests)} {fresh}{source} (95 % interval {' to '.join(ends)})"
     if (run := simulation.recorded) is None:
         return f"{result}, simulated over {basis}."
-    name, share, goal = words.tightest({item.name: item.attainment for item in run.classes}, simulation.classes)
+    name, share, goal = tightest({item.name: item.attainment for item in run.classes}, simulation.classes)
     number = "all" if run.requests == run.of else f"{count(run.requests)} of"
-    met = f"{percent_beside(share, goal)} of {words.requests_of(name, simulation.classes)} meet the SLO"
+    met = f"{percent_beside(share, goal)} of {requests_of(name, simulation.classes)} meet the SLO"
     return f"{result}, simulated over {basis}. Replayed in order, {number} its {count(run.of)} requests: {met}."
 
 
@@ -233,7 +245,7 @@ def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
     cache = plan.prefix_cache
     if cache is None:
         return ""
-    keeps, best, load = duration(cache.keeps_s), percent(cache.at_best), plan.provenance.inputs.get("workload", {})
+    keeps, best, load = duration(cache.keeps_s), percent(cache.at_best), inputs_of(plan, "workload")
     if "sessions" not in load and "reuse_interval" not in load:
         return (
             f"Prefix cache: the KV memory keeps a prefix for {keeps}. The stated {best} of the input tokens are found "
@@ -241,7 +253,7 @@ def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
         )
     simulated_words = f" ({percent(plan.simulation.prefix_hit_share)} simulated)" if plan.simulation is not None else ""
     share_words = f"Prefix cache: {percent(cache.sustained)} of the input tokens are"
-    tier_words = _tier_words(plan.provenance.inputs.get("kv_cache_tier") or {}, used=cache.read > 0.0)
+    tier_words = _tier_words(inputs_of(plan, "kv_cache_tier"), used=cache.read > 0.0)
     if cache.read:
         in_memory = percent(max(cache.sustained - cache.read, 0.0))
         return (
@@ -288,23 +300,32 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
     subject = "No spare: with one replica fewer"
     if spares:
         subject = "Apart from the spares every replica is needed: with one fewer"
-    if not spares and any(words.undecided(row, plan) for row in rows):
+    if not spares and any(undecided(row, plan) for row in rows):
         subject = "Whether a replica is spare is undecided: with one fewer"
     losses = list[str]()
     for row in rows[:MOST_LESS]:
-        name, share, _ = words.tightest(row.attainment, plan.classes)
+        name, share, _ = tightest(row.attainment, plan.classes)
         reasons = {
-            " (undecided)": words.undecided(row, plan),
+            " (undecided)": undecided(row, plan),
             " (in the trace's own order)": row.replayed,
             " (overloaded)": row.overloaded,
             " (once its KV memory was full)": row.stuck,
         }
-        whose = "" if losses else f" of {words.requests_of(name, plan.classes)} meet the SLO"
+        whose = "" if losses else f" of {requests_of(name, plan.classes)} meet the SLO"
         why = next((reason for reason, holds in reasons.items() if holds), "")
         losses.append(f"in {clean(row.what).partition(':')[0]}, {percent(share)}{whose}{why}")
     more = [plural(len(rows) - MOST_LESS, "more pool")] if len(rows) > MOST_LESS else []
     also = "; pdplan resilience tells which losses the spare replicas cover" if spares else ""
     return f"{subject} {'; '.join([*losses, *more])}{also}."
+
+
+def only_replica_sentence(plan: Plan) -> str:
+    """Say without which pools nothing is served: the only replica of all that prefill, or that decode; else empty."""
+    stages = [[pool for pool in plan.pools if pool.role == role] for role in ("prefill", "decode")]
+    names = [clean(pools[0].id, 20) for pools in stages if sum(pool.replicas for pool in pools) == 1]
+    if not names or any(pool.role == "colocated" for pool in plan.pools):
+        return ""
+    return f"Without the only replica of {' or of '.join(names)}, no request is served."
 
 
 def router_sentence(plan: Plan) -> str:
@@ -314,15 +335,16 @@ def router_sentence(plan: Plan) -> str:
         return ""
     fleet, router = simulation.behind_least_requests, "behind a least-requests router (vLLM's default)"
     share = kept_by_requests(simulation, fleet)
-    if words.undecided(fleet, plan):
-        return f"Undecided {router}: {share}, too close to tell whether the fleet meets {words.slo_name(plan)} there."
-    return f"{'Also meets' if fleet.held else 'Misses'} {words.slo_name(plan)} {router}: {share}."
+    if undecided(fleet, plan):
+        return f"Undecided {router}: {share}, too close to tell whether the fleet meets {slo_name(plan)} there."
+    result = f"Also meets {slo_name(plan)}" if fleet.held else f"Misses {missed_slo(plan)}"
+    return f"{result} {router}: {share}."
 
 
 def kept_by_requests(simulation: Simulation, row: JudgedFleet) -> str:
     """The share of the tightest class that meets the SLO behind a least-requests router."""
-    name, share, goal = words.tightest(row.attainment, simulation.classes)
-    return f"{percent_beside(share, goal)} of {words.requests_of(name, simulation.classes)} ({percent(goal)} asked)"
+    name, share, goal = tightest(row.attainment, simulation.classes)
+    return f"{percent_beside(share, goal)} of {requests_of(name, simulation.classes)} ({percent(goal)} asked)"
 
 
 def gap_of_any_fleet(plan: Plan) -> float | None:
@@ -358,45 +380,42 @@ def proof_sentence(plan: Plan) -> str:
     floor, bound, gap = hourly(plan.floor_usd_per_hour), plan.bound_usd_per_hour, gap_of_any_fleet(plan)
     at_prices = " at these prices" if plan.price_remarks else ""
     if plan.cost_usd_per_hour is not None and is_below(plan.floor_usd_per_hour, plan.cost_usd_per_hour):
-        refuted = f"by formula no fleet below {floor} meets {words.slo_name(plan)}, but this one does in simulation"
+        refuted = f"by formula no fleet below {floor} meets {slo_name(plan)}, but this one does in simulation"
         return f"No lower bound on the price is known: {refuted}."
     any_shape = f"o fleet{_floor_dtypes(plan)} can cost less than {floor}{at_prices}."
     if gap is not None and gap <= OPTIMAL_GAP:
         return f"Cheapest fleet possible: n{any_shape}"
     sentences = [f"N{any_shape}"] if plan.floor_usd_per_hour is not None else []
-    if plan.cheaper_fleets is not None:
-        return " ".join([f"Cheapest fleet found: {_cheaper_words(plan, plan.cheaper_fleets, at_prices)}.", *sentences])
-    if is_number(plan.gap) and bound is not None and bound != plan.floor_usd_per_hour:
-        few_pools = (
-            f"Cheapest fleet found: no fleet of one pool, or of a prefill and a decode pool, is cheaper{at_prices}."
-        )
-        if plan.gap > OPTIMAL_GAP:
-            few_pools = f"By formula a fleet for {hourly(bound)} meets {words.slo_name(plan)}; "
-            few_pools += "the simulation confirmed none below this price."
-        sentences.insert(0, few_pools)
+    is_bounded = is_number(plan.gap) and bound is not None and bound != plan.floor_usd_per_hour
+    cheaper = plan.cheaper_fleets
+    if cheaper is None and is_bounded and is_number(plan.gap) and plan.gap <= OPTIMAL_GAP:
+        cheaper = CheaperFleets(count=0, simulated=0)
+    if cheaper is not None:
+        sentences.insert(0, f"Cheapest fleet found: {_cheaper_words(plan, cheaper, at_prices)}.")
+    elif is_bounded:
+        unconfirmed = "the simulation confirmed none below this price"
+        sentences.insert(0, f"By formula a fleet for {hourly(bound)} meets {slo_name(plan)}; {unconfirmed}.")
     return " ".join(sentences) or "No lower bound on the price is known."
 
 
 def _cheaper_words(plan: Plan, cheaper: CheaperFleets, at_prices: str) -> str:
     """How many cheaper fleets of one pool or a pair there are, and why none of them is taken."""
-    kinds = f"{at_prices} (one pool, or one for prefill and one for decode)"
-    by_formula, simulated = cheaper.count - cheaper.simulated, cheaper.simulated
-    misses = f"{'misses' if by_formula == 1 else 'miss'} {words.slo_name(plan)} by formula"
-    unconfirmed = f"{'was' if simulated == 1 else 'were'} not confirmed in simulation"
     if not cheaper.count:
         return f"no fleet of one pool, or of a prefill and a decode pool, is cheaper{at_prices}"
-    if by_formula and simulated:
-        return f"of {cheaper.count:,} cheaper ones{kinds}, {by_formula:,} {misses} and {simulated:,} {unconfirmed}"
-    fleets = {1: "the only cheaper one", 2: "both cheaper ones"}.get(
-        cheaper.count, f"all {cheaper.count:,} cheaper ones"
-    )
-    return f"{fleets}{kinds} {misses if by_formula else unconfirmed}"
+    by_formula, simulated = cheaper.count - cheaper.simulated, cheaper.simulated
+    number = "it" if cheaper.count == 1 else "all" if by_formula == cheaper.count else f"{by_formula:,}"
+    misses = f"{number} {'misses' if by_formula == 1 else 'miss'} {missed_slo(plan)} by formula"
+    unconfirmed = f"{simulated:,} {'was' if simulated == 1 else 'were'} not confirmed in simulation"
+    if simulated == cheaper.count:
+        unconfirmed = f"{'it' if simulated == 1 else 'none'} was {'not ' * (simulated == 1)}confirmed in simulation"
+    reasons = said(misses * bool(by_formula), unconfirmed * bool(simulated))
+    fleets = f"{plural(cheaper.count, 'fleet')} (one pool, or a prefill and a decode pool)"
+    return f"{fleets} {'costs' if cheaper.count == 1 else 'cost'} less{at_prices}, but {' and '.join(reasons)}"
 
 
 def _floor_dtypes(plan: Plan) -> str:
     """The precisions that the floor is for; empty where the search chose among several."""
-    search = plan.provenance.inputs.get("search")
-    chosen = isinstance(search, Mapping) and any(len(search.get(key) or ()) > 1 for key in DTYPES)
+    chosen = any(len(inputs_of(plan, "search").get(key) or ()) > 1 for key in DTYPES)
     pool = plan.pools[0] if plan.pools and not chosen else None
     if pool is None:
         return ""
@@ -424,8 +443,8 @@ def volume_sentence(plan: Plan) -> str:
 
     Requests per dollar are a fleet's goodput over its price. The demand of the file is served for the same dollars.
     """
-    objective, cost, demand = plan.provenance.inputs.get("objective"), plan.cost_usd_per_hour, plan.demand_rps
-    bounds = [objective.get(key) for key in ("min_volume", "max_volume")] if isinstance(objective, Mapping) else []
+    cost, demand = plan.cost_usd_per_hour, plan.demand_rps
+    bounds = [inputs_of(plan, "objective").get(key) for key in ("min_volume", "max_volume")]
     multiples = [float(value) for value in bounds if isinstance(value, int | float) and is_number(value)]
     if plan.objective != "max_goodput_per_dollar" or not cost or len(multiples) != 2:
         return ""
@@ -436,28 +455,20 @@ def volume_sentence(plan: Plan) -> str:
     return f"Fleets were to serve {loads}. The ratio is for {rate(plan.goodput_rps)}; {alone}."
 
 
-def served_rate(plan: Plan) -> float:
-    """Rate that the price per token is for [1/s]: the demand, unless the objective leaves it open."""
-    per_token, mean_osl = plan.usd_per_million_output_tokens, plan.workload.mean_osl
-    if plan.objective == "min_cost" or not per_token or not plan.cost_usd_per_hour or not mean_osl:
-        return plan.demand_rps
-    return plan.cost_usd_per_hour / per_token * 1e6 / (mean_osl * SECONDS_PER_HOUR)
-
-
 def capacity_sentence(plan: Plan) -> str:
     """Say how far the demand may grow before a class misses its SLO."""
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
-        return f"Capacity: the highest request rate within {words.slo_name(plan)} is not known."
+        return f"Capacity: the highest request rate within {slo_name(plan)} is not known."
     if plan.goodput_rps <= 0.0:
-        return f"Capacity: none; the fleet misses {words.slo_name(plan)} at every rate that was tried."
+        return f"Capacity: none; the fleet misses {missed_slo(plan)} at every rate that was tried."
     if plan.objective != "min_cost":
-        return f"Capacity: {rate(plan.goodput_rps)} within {words.slo_name(plan)}."
+        return f"Capacity: {rate(plan.goodput_rps)} within {slo_name(plan)}."
     more = plan.goodput_rps / plan.demand_rps
     change = percentage(abs(more - 1.0), 0 if abs(more - 1.0) >= WHOLE else 1)
     room = f"{change} over" if more < MANY_TIMES else f"{significant(more)} times"
     room = "no more than" if change == "0 %" else f"{change} below" if more < 1.0 else room
-    basis = " by formula" if words.is_simulated_row(plan) else ""
-    return f"Capacity: {rate(plan.goodput_rps)} within {words.slo_name(plan)}{basis} ({room} the demand)."
+    basis = " by formula" if is_simulated_row(plan) else ""
+    return f"Capacity: {rate(plan.goodput_rps)} within {slo_name(plan)}{basis} ({room} the demand)."
 
 
 SAME_RATE: Final = 1e-6
@@ -475,15 +486,15 @@ def growth_sentence(plan: Plan) -> str:
     fails = simulation.goodput_fails_rps
     points = [point for point in simulation.curve if math.isclose(fails, point.rate_rps, rel_tol=SAME_RATE)]
     is_undecided = any(not point.missed for point in points)
-    missed = f"the fleet misses {'the SLO' if len(plan.classes) == 1 else 'an SLO'}"
-    return f"{per_dollar} At {rate(fails)} {'the simulation is undecided' if is_undecided else missed}."
+    result = "the simulation is undecided" if is_undecided else f"the fleet misses {missed_slo(plan)}"
+    return f"{per_dollar} At {rate(fails)} {result}."
 
 
 def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
     """Say what the 90 % intervals of the latencies are, and those of the shares that meet the SLO; else empty."""
     bars = [(item.name, item.error_bars) for item in plan.classes if item.error_bars is not None]
     shares = [
-        f"{spread(bar.attainment, percent)} of {words.requests_of(name, plan.classes)}"
+        f"{spread(bar.attainment, percent)} of {requests_of(name, plan.classes)}"
         for name, bar in bars
         if (percent(bar.attainment.low), percent(bar.attainment.high)) != ("0 %", "100 %")  # which says nothing
     ]
@@ -491,16 +502,8 @@ def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
     return said(
         "90 % interval: nine of ten past predictions were off by no more than this." if bars else "",
         "To overload: GPUs as slow as our slowest predictions fall behind, and the queue grows." if is_endless else "",
-        f"Over this interval, {join_words(shares)} meet the SLO." if shares else "",
+        f"Over this interval, {join_words(shares)} meet the SLO by formula." if shares else "",
     )
-
-
-def spread(between: Range, write: Callable[[float], str]) -> str:
-    """Write both ends of a range; one without an upper end reaches to where a pool is overloaded."""
-    if between.high is None:
-        return f"{write(between.low)} to overload"
-    low, high = write(between.low), write(between.high)
-    return low if low == high else f"{low} to {high}"
 
 
 def day_price_words(plan: Plan, opening: str = "") -> str:

@@ -13,8 +13,9 @@ import click
 from markupsafe import Markup, escape
 
 from costmodel.words import plural
-from reports.document import Column, Detail, Document, Facts, Section, Table, read_sections
-from reports.text import display_width, finite, fit, glue, pad, wrap
+
+from .document import Column, Detail, Document, Facts, Section, Table, read_sections
+from .text import display_width, finite, fit, glue, pad, wrap
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -86,12 +87,7 @@ def _wrap(text: str, width: int, indent: int) -> list[str]:
 
 
 def render_table(
-    rows: Sequence[Sequence[str]],
-    columns: Sequence[Column],
-    width: int,
-    *,
-    indent: int = 0,
-    color: bool = False,
+    rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int, *, indent: int = 0, color: bool = False
 ) -> str:
     """Return header and rows as text of at most `width` terminal columns, without a newline at the end.
 

@@ -17,7 +17,7 @@ from optimizer.plans.records import SafeFleet, SafeStatus
 from optimizer.recommend.optimize import OUT_OF_TIME, UNPROVEN, optimize
 from optimizer.recommend.search import Level
 from pdplan.files import numbered
-from reports.words import distinct_alternatives
+from reports.alternatives import distinct_alternatives
 from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
 from tests.optimizer_cases import offer, problem, slo, workload

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from costmodel.metric import Metric
 from optimizer.plans.plan import Plan
 from reports.answers.plan import plan_document
-from reports.answers.plan_charts import arrivals_chart, fleets_charts, load_chart, loads
-from reports.asked import day_rate
+from reports.answers.plan_charts import arrivals_chart, fleets_charts, length_map, load_chart, loads
 from reports.charts import Path as Line
 from reports.charts import Rect, Text
-from reports.figures import length_map
+from reports.provenance import day_rate
 from reports.verdict import growth_sentence
 from tests.report_cases import RATES, latencies, load, simulated
 

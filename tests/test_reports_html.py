@@ -14,11 +14,11 @@ import pytest
 from costmodel.words import percentage
 from optimizer.plans.plan import Plan
 from reports import numbers
+from reports.alternatives import distinct_alternatives
 from reports.answers.plan import plan_page
-from reports.answers.plan_charts import attainable, fleet_points, loads
-from reports.asked import tightest_limits
-from reports.figures import length_map
-from reports.words import dearest_of_each_role, distinct_alternatives
+from reports.answers.plan_charts import attainable, fleet_points, length_map, loads
+from reports.fleets import dearest_of_each_role
+from reports.limits import tightest_limits
 from tests.golden_files import assert_golden
 from tests.report_cases import NAMES, load, markdown_of, simulated, with_accuracy, with_sensitivity
 

@@ -9,9 +9,9 @@ from typing import Any
 from optimizer.plans.plan import Plan, Status
 from optimizer.plans.records import CheaperFleets, EnginePool, ErrorBars, PrefixCache, Range
 from pdplan.api import deploy
-from reports import asked
 from reports.answers.plan import plan_page
 from reports.answers.plan_details import deployment, what_runs
+from reports.command_lines import again_command
 from reports.whole_files import SUMS
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
@@ -126,8 +126,8 @@ def test_a_problem_planned_again_keeps_its_target_and_what_is_not_said_anew() ->
     begin = "pdplan optimize my.yaml --target llm-d --set slo.ttft=1s"
     first = with_command(BASE, f"{begin} --set constraints.headroom.replicas=0 --force -q -o plan")
     more = "--set constraints.headroom.replicas=1 -o spares"
-    assert asked.again_command(first, more) == f"{begin} {more}"
-    assert asked.again_command(first, "--target vllm").startswith("pdplan optimize my.yaml --set slo.ttft=1s --set")
+    assert again_command(first, more) == f"{begin} {more}"
+    assert again_command(first, "--target vllm").startswith("pdplan optimize my.yaml --set slo.ttft=1s --set")
 
 
 def test_the_page_names_the_files_and_the_command_that_writes_them(tmp_path: Path) -> None:

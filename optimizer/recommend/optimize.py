@@ -483,8 +483,10 @@ def safe_sentence(own: Solution, survivor: Solution | None) -> str:
     basis = ", by formula" if own.verdict is None else ""
     if survivor is own:
         return f"{slow}, this fleet still meets {'the SLO' if classes == 1 else 'every SLO'}{basis}."
-    misses = "may miss" if own.verdict is not None and own.verdict.outcome is not Outcome.MISSES else "misses"
-    miss_sentence = f"{slow}, this fleet {misses} {'the SLO' if classes == 1 else 'an SLO'}."
+    is_undecided = own.verdict is not None and own.verdict.outcome is not Outcome.MISSES
+    share = f": {percentage(own.attainment, 1)} of requests meet it in simulation" if is_undecided else ""
+    misses = "may miss" if is_undecided else "misses"
+    miss_sentence = f"{slow}, this fleet {misses} {'the SLO' if classes == 1 else 'an SLO'}{share}."
     if survivor is None:
         return f"{miss_sentence} No fleet was found that survives."
     more = survivor.cost / own.cost - 1.0

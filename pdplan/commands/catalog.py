@@ -136,13 +136,7 @@ def _quote_page(accelerator: Accelerator, quotes: Sequence[Quote]) -> Document:
     from search_spaces.quotes import BASES
 
     rows = [
-        (
-            quote.provider or MISSING,
-            quote.commitment,
-            listed(quote.usd_per_hour),
-            quote.date or MISSING,
-            quote.source,
-        )
+        (quote.provider or MISSING, quote.commitment, listed(quote.usd_per_hour), quote.date or MISSING, quote.source)
         for quote in sorted(quotes, key=lambda quote: (list(BASES).index(quote.commitment), quote.usd_per_hour))
     ]
     columns = ("provider", "commitment", "#$/h", "date", Column("source", shrink=True, lines=3, optional=True))
@@ -162,10 +156,7 @@ def _gpu_page(entry: dict[str, Any]) -> Document:
         ("memory", f"{entry['memory_bytes'] / GIB:g} GiB at {si(entry['bandwidth_bytes_per_s'], 'B/s')}"),
         ("dense peak", peaks),
         ("ridge point", f"{ridge} FLOP/byte"),
-        (
-            "in a node" if up["gpus"] <= entry["node_size"] else "in a domain",
-            f"{_link(up)}, {up['gpus']} GPUs joined",
-        ),
+        ("in a node" if up["gpus"] <= entry["node_size"] else "in a domain", f"{_link(up)}, {up['gpus']} GPUs joined"),
         ("between nodes", f"{_link(entry['scale_out'])}, per GPU"),
         ("node", f"{entry['node_size']} GPUs, {f'Kubernetes label {label}' if label else 'no Kubernetes label known'}"),
         ("board power", f"{entry['tdp_w']:g} W"),

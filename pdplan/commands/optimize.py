@@ -63,7 +63,6 @@ FRONT = Bounds(2, 10_000)
     "--effort",
     type=Choice(EFFORTS),
     default="standard",
-    show_default=True,
     help="quick: by formula only; standard: confirmed by simulation; thorough: also tuned by simulation.",
 )
 @click.option(
@@ -72,7 +71,6 @@ FRONT = Bounds(2, 10_000)
 @click.option(
     "--front",
     type=whole(FRONT),
-    metavar="N",
     help="With --effort standard or thorough: also simulate up to N fleets near the plan's, to show what a dollar more "
     "buys in latency.",
 )
@@ -82,7 +80,7 @@ FRONT = Bounds(2, 10_000)
     help="With --effort thorough or --front: keep the tuning study in a file, sqlite:///FILE or journal:FILE, for "
     "optuna-dashboard. A later run of the same problem continues it.",
 )
-@click.option("--seed", type=whole(SEED), metavar="N", help="Random seed; overrides the file's.")
+@click.option("--seed", type=whole(SEED), help="Random seed; overrides the file's.")
 @confidence_option
 @prices_option
 @set_option
@@ -226,7 +224,6 @@ SEARCHES = ("none", "quick", "standard")
     "--effort",
     type=Choice(SEARCHES),
     default="standard",
-    show_default=True,
     help="Effort of the search for the cheapest fleet; none skips it.",
 )
 @confidence_option

@@ -83,21 +83,12 @@ def half_width(context: click.Context, parameter: click.Parameter, value: str | 
     "such as 0.4,1,0.8; default: a steady rate.",
 )  # fmt: skip
 @click.option(
-    "--concurrency", type=whole(CONCURRENCY), metavar="N",
+    "--concurrency", type=whole(CONCURRENCY),
     help="Closed loop: N requests at a time; when one ends, the next one starts.",
 )  # fmt: skip
 @click.option("--trace", type=PATH, metavar="TRACE", help="Replay the first --requests requests of a trace.")
-@click.option(
-    "--requests",
-    type=whole(SIMULATED_REQUESTS),
-    metavar="N",
-    default=20_000,
-    show_default=True,
-    help="Requests in each run.",
-)
-@click.option(
-    "--seed", type=whole(SEED), metavar="N", default=0, show_default=True, help="Seed of the random requests."
-)
+@click.option("--requests", type=whole(SIMULATED_REQUESTS), default=20_000, help="Requests in each run.")
+@click.option("--seed", type=whole(SEED), default=0, help="Seed of the random requests.")
 @click.option(
     "--replications", type=whole(REPLICATIONS), metavar="K",
     help="Number of runs, each with its own seed; default: 1, and up to 4 while a class is undecided.",
@@ -114,10 +105,7 @@ def half_width(context: click.Context, parameter: click.Parameter, value: str | 
 @click.option("--goodput", is_flag=True, help="Also find the highest request rate at which every class meets its SLO.")
 @click.option("--curve", is_flag=True, help="Also simulate rates from light load to beyond saturation.")
 @click.option("--timeline", type=PATH, metavar="FILE", help="Write the steps of each replica over time, for Perfetto.")
-@click.option(
-    "--window", callback=seconds, metavar="TIME", default="30s", show_default=True,
-    help="Length of the timeline, such as 30s.",
-)  # fmt: skip
+@click.option("--window", callback=seconds, metavar="TIME", default="30s", help="Length of the timeline, such as 30s.")
 @answer_options(
     "Write the answer as one page, offline.", alternative_option, rows="Write a row per request, as CSV.", parquet=True
 )
@@ -255,16 +243,13 @@ def compare(console: Console, /, *, before: Path, after: Path | None, alternativ
     help="Allow a --engine-version that is newer than all that are known, with the flags of the newest.",
 )
 @click.option(
-    "--model",
-    metavar="NAME",
-    help="Weights to load: a Hugging Face id, or a folder; default: the plan's model.",
+    "--model", metavar="NAME", help="Weights to load: a Hugging Face id, or a folder; default: the plan's model."
 )
 @click.option("--image", metavar="IMAGE", help="Container image of the replicas; default: the target's own.")
 @click.option(
     "--device",
     type=Choice(["gpu", "cpu"]),
     default="gpu",
-    show_default=True,
     help="cpu: for vLLM's CPU build, with a core for each planned GPU, to test a deployment without GPUs.",
 )
 @click.option(
@@ -273,16 +258,8 @@ def compare(console: Console, /, *, before: Path, after: Path | None, alternativ
     metavar="BYTES",
     help="Bytes of a request per prompt token, for routers that choose by size; default: 4, for English text.",
 )
-@click.option(
-    "--namespace", default="default", show_default=True, metavar="NAME", help="Kubernetes namespace of all objects."
-)
-@click.option(
-    "--rdma",
-    default="rdma/ib",
-    show_default=True,
-    metavar="RESOURCE",
-    help="Kubernetes resource that gives a pod RDMA.",
-)
+@click.option("--namespace", default="default", metavar="NAME", help="Kubernetes namespace of all objects.")
+@click.option("--rdma", default="rdma/ib", metavar="RESOURCE", help="Kubernetes resource that gives a pod RDMA.")
 @click.option(
     "--claim",
     metavar="NAME",
@@ -292,6 +269,7 @@ def compare(console: Console, /, *, before: Path, after: Path | None, alternativ
     "--label",
     "labels",
     default="",
+    show_default=False,
     metavar="GPU=LABEL,...",
     help="Kubernetes node labels of GPU types, where they differ from the catalog's.",
 )
@@ -387,22 +365,13 @@ HOURS = 24
 
 @click.command(short_help="Say which loss of a replica or node breaks an SLO.")
 @click.argument("file", metavar="PLAN", type=PATH)
-@click.option("--losses", type=whole(LOSSES), default=1, show_default=True, help="Replicas or nodes lost at once.")
+@click.option("--losses", type=whole(LOSSES), default=1, help="Replicas or nodes lost at once.")
 @click.option("--requests", type=whole(RUN_REQUESTS),
               help="Fewest requests to simulate after each loss; default: those of each run that proved the plan, but "
               "at least 5,000.")  # fmt: skip
-@click.option("--seed", type=whole(SEED), default=0, show_default=True, metavar="N", help="Seed of the requests.")
+@click.option("--seed", type=whole(SEED), default=0, help="Seed of the requests.")
 @answer_options("Write a page.")
-def resilience(
-    console: Console,
-    /,
-    *,
-    file: Path,
-    losses: int,
-    requests: int | None,
-    seed: int,
-    output: Output,
-) -> int:
+def resilience(console: Console, /, *, file: Path, losses: int, requests: int | None, seed: int, output: Output) -> int:
     """Examples:
 
     \b
@@ -444,23 +413,15 @@ def resilience(
 
 @click.command(short_help="Say what scaling a plan's fleet over the day saves.")
 @click.argument("file", metavar="PLAN", type=PATH)
-@click.option("--start-up", callback=seconds, metavar="TIME", default="5min", show_default=True,
+@click.option("--start-up", callback=seconds, metavar="TIME", default="5min",
               help="Time from the decision to a replica's first request.")  # fmt: skip
 @click.option("--by-hour", metavar="RATE,…", help="24 mean rates [1/s]; default: the daily profile of the plan.")
-@click.option("--least", type=whole(LEAST), default=1, show_default=True, help="Fewest replicas of every pool.")
-@click.option("--requests", type=whole(RUN_REQUESTS), default=5_000, show_default=True,
+@click.option("--least", type=whole(LEAST), default=1, help="Fewest replicas of every pool.")
+@click.option("--requests", type=whole(RUN_REQUESTS), default=5_000,
               help="Fewest requests to simulate for each rate and fleet.")  # fmt: skip
 @answer_options("Write a page with a chart.")
 def autoscale(
-    console: Console,
-    /,
-    *,
-    file: Path,
-    start_up: float,
-    by_hour: str | None,
-    least: int,
-    requests: int,
-    output: Output,
+    console: Console, /, *, file: Path, start_up: float, by_hour: str | None, least: int, requests: int, output: Output
 ) -> int:
     """Examples:
 

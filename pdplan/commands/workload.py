@@ -48,31 +48,22 @@ LEVELS = ("p50", "p90", "p95", "p99", "p100")
     "trace_format",
     type=Choice(["auto", "azure", "mooncake", "csv", "jsonl"]),
     default="auto",
-    show_default=True,
     help="Format of the trace.",
 )
 @click.option(
     "--columns",
     metavar="KEY=NAME,...",
     default="",
+    show_default=False,
     help="Columns of a CSV or keys of a JSONL (usage.prompt_tokens): arrival=..., isl=..., osl=..., "
     "arrival_unit=s|ms|us|ns|iso.",
 )
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write a workload.yaml.")
-@click.option("--model", default="Llama-3.1-70B", show_default=True, metavar="NAME", help="Model of the workload.yaml.")
+@click.option("--model", default="Llama-3.1-70B", metavar="NAME", help="Model of the workload.yaml.")
 @click.option("--rate", callback=per_second, metavar="RATE", help="Rate to plan for, e.g. 20/s; default: the trace's.")
-@click.option(
-    "--buckets",
-    type=whole(BUCKETS),
-    metavar="N",
-    default=48,
-    show_default=True,
-    help="Buckets of the length histogram.",
-)
-@click.option("--limit", type=whole(WHOLE), metavar="N", help="Read the first N requests only.")
-@click.option(
-    "--max-tokens", type=whole(MAX_TOKENS), metavar="N", help="Leave out requests of more than N tokens, ISL + OSL."
-)
+@click.option("--buckets", type=whole(BUCKETS), default=48, help="Buckets of the length histogram.")
+@click.option("--limit", type=whole(WHOLE), help="Read the first N requests only.")
+@click.option("--max-tokens", type=whole(MAX_TOKENS), help="Leave out requests of more than N tokens, ISL + OSL.")
 @json_option
 @force_option
 @with_console

@@ -281,7 +281,7 @@ def calibration_document(value: dict[str, Any]) -> Document:
                 sentences=(
                     f"On rows left out of the fit the median error is {percent(held_out['median_abs'])}. The bias is "
                     f"{signed_percent(before['bias'], 0)} before and {signed_percent(after['bias'], 0)} after.",
-                ),
+                )
             ),
             Section(
                 table=table_of(("scale of", "#factor", "#±", ""), [_scale(*item) for item in value["scales"].items()])

@@ -15,6 +15,7 @@ from optimizer.plans.records import engine_counts, pool_records
 from optimizer.procurement.buying import BuyingPlan
 from reports.charts import Axis, draw_stacks, round_steps
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
+from reports.fleets import fleet_line
 from reports.numbers import (
     MISSING,
     count,
@@ -27,7 +28,6 @@ from reports.numbers import (
     significant,
     whole_dollars,
 )
-from reports.words import fleet_line
 from search_spaces.contracts import (
     Contract,
     ContractedGpus,

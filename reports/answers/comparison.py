@@ -11,14 +11,14 @@ from typing import Any, Final, Literal
 from costmodel.metric import METRICS
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan, Pool
-from reports.asked import has_fleet, readable_inputs
 from reports.document import Column, Document, Section, Table, said, table_of, without_empty
-from reports.figures import goal_label, latencies
+from reports.fleets import split_words
 from reports.numbers import MISSING, hourly, is_number, listed, money, quantity, signed_percent, size
+from reports.provenance import basis_words, has_fleet, is_simulated_row, readable_inputs, speed_words
 from reports.rows import ENGINE_SETTINGS
+from reports.slos import goal_label, latencies
 from reports.text import clean
 from reports.verdict import gap_of_any_fleet
-from reports.words import basis_words, is_simulated_row, speed_words, split_words
 
 SCHEMA: Final = "pdplan.comparison/1"
 SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}

@@ -17,7 +17,7 @@ from optimizer.whatif.curves import OVER, RESOLUTION, Frontier, Step
 from optimizer.whatif.sensitivity import ChunkCurve
 from reports.charts import Axis, Drawing, Panel, Series, draw_panels, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
-from reports.figures import TONES, goal_label
+from reports.fleets import fleet_line
 from reports.numbers import MISSING, count, duration, hourly, monthly, percent, rate, signed_percent, significant
 from reports.scenarios import (
     FACTOR,
@@ -31,8 +31,8 @@ from reports.scenarios import (
     simulated_notes,
     value_words,
 )
+from reports.slos import TONES, goal_label, marked, misses_used
 from reports.text import clean
-from reports.words import fleet_line, marked, misses_used
 
 QUESTIONS: Final[Mapping[str, str]] = {
     "rate": "What does more demand cost?",

@@ -14,9 +14,10 @@ from optimizer.plans.records import ROUNDING, pool_records
 from optimizer.recommend.explain import Explanation, Ruling, Standing
 from optimizer.search.search import FleetSearch
 from reports.document import Column, Document, Section, Table, said, table_of
+from reports.fleets import fleet_line
+from reports.limits import constraint_words
 from reports.numbers import hourly
 from reports.text import capital
-from reports.words import constraint_words, fleet_line
 from search_spaces.enumeration import pair_refusal
 from search_spaces.search_space import Wanted
 

@@ -20,12 +20,12 @@ from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import Outcome, Quantiles
-from reports.asked import asked
 from reports.deploy.deployment import PlannedWorkload
 from reports.deploy.describe import demand_of, told_apart
 from reports.document import Document, Section, table_of
-from reports.figures import QUANTILES, goal_label
 from reports.numbers import duration, percent, rate, signed_percent
+from reports.provenance import slo_classes
+from reports.slos import QUANTILES, goal_label
 from reports.text import clean
 from search_spaces.benchmark_results import read_results
 from search_spaces.calibration import other_deployment
@@ -165,7 +165,7 @@ def goal_of(plan: Plan, slo_class: str | None) -> Slo:
         names = ", ".join(repr(row.name) for row in plan.classes)
         raise InputError(f"the plan {shown(plan.name)} has several SLO classes, each with a run; say which: {names}")
     demand_of(plan, slo_class)  # refuses a class that the plan does not have
-    return next(item for item in asked(plan) if slo_class in {None, item.name})
+    return next(item for item in slo_classes(plan) if slo_class in {None, item.name})
 
 
 def _run(latencies: tuple[Quantiles, Quantiles], demand: PlannedWorkload, slo: Slo, run: MeasuredRun) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.plans.records import Outcome
 from optimizer.procurement.operation import DAY, Day, Loss, Resilience
 from optimizer.verification.judge import Judgement, pool_behind
-from reports.asked import again_command
 from reports.charts import Axis, draw_stacks, round_steps
+from reports.command_lines import again_command
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, hourly, money, percent, rate, signed_percent, significant
+from reports.slos import MARKS, marked
 from reports.verdict import deciding_words, waste_sentence
-from reports.words import MARKS, marked
 from search_spaces.bounds import RUN_REQUESTS
 from search_spaces.problem import Problem
 

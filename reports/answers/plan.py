@@ -10,10 +10,10 @@ from costmodel.metric import METRICS
 from costmodel.words import dearer, join_words, plural
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Status
 from optimizer.plans.records import ClassLatencies, EnginePool, Outcome, Provisioning
-from reports import figures, verdict, words
+from reports import alternatives, fleets, limits, slos, verdict
 from reports.answers import plan_details
 from reports.answers.plan_charts import fleets_charts, slo_charts, why_charts, workload_charts
-from reports.asked import FLEET_LIMITS, asked, command_of, has_fleet, next_command, tightest_limits, violated
+from reports.command_lines import command_of, next_command
 from reports.deploy.files import Deployable
 from reports.document import Column, Document, Facts, Section, Table, said, table_of
 from reports.numbers import (
@@ -29,6 +29,19 @@ from reports.numbers import (
     quantity,
     rate,
     signed_percent,
+)
+from reports.provenance import (
+    FLEET_LIMITS,
+    basis_words,
+    demand_sentence,
+    has_fleet,
+    inputs_of,
+    is_simulated_row,
+    served_rate,
+    serving_words,
+    slo_classes,
+    slo_name,
+    slo_words,
 )
 from reports.scenarios import sensitivity_section
 from reports.text import capital, clean, moment, record_of, sentence
@@ -57,17 +70,17 @@ def plan_document(
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
     caveats = [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if has_fleet(plan) else []
     # the headline of a fleet says which model it serves, and by which engine
-    subject = () if has_fleet(plan) else (f"{clean(plan.model)} on {words.serving_words(plan)}",)
+    subject = () if has_fleet(plan) else (f"{clean(plan.model)} on {serving_words(plan)}",)
     return Document(
         headline=said(*verdict.headlines(plan), *caveats),
         sections=sections,
-        positive=has_fleet(plan) and not words.missed_classes(plan),
+        positive=has_fleet(plan) and not slos.missed_classes(plan),
         next_step=next_command(plan) if next_step is None else next_step,
         about=(
             clean(plan.name),
             *subject,
             moment(plan.provenance.run.created),
-            *((words.basis_words(plan),) if has_fleet(plan) else ()),
+            *((basis_words(plan),) if has_fleet(plan) else ()),
             verdict.search_outcome(plan),
         ),
     )
@@ -80,14 +93,14 @@ def plan_page(plan: Plan, document: Document | None = None) -> str:
 
 
 def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
-    cut = len(plan.pools) - len(figures.shown_pools(plan.pools, brief=True))
-    more = len(words.alternative_groups(plan)) - 1 - len(_alternative_rows(plan, brief=True))
+    cut = len(plan.pools) - len(fleets.shown_pools(plan.pools, brief=True))
+    more = len(alternatives.alternative_groups(plan)) - 1 - len(_alternative_rows(plan, brief=True))
     return (
         Section(
-            table=figures.fleet_table(plan, brief=True),
+            table=fleets.fleet_table(plan, brief=True),
             notes=said(f"{plural(cut, 'more pool')} in plan.json." if cut else ""),
         ),
-        Section(table=figures.brief_slo_table(plan), notes=said(_risk_sentence(plan))),
+        Section(table=slos.brief_slo_table(plan), notes=said(_risk_sentence(plan))),
         front_section(plan),
         _alternatives(plan, brief=True),
         Section(
@@ -112,7 +125,7 @@ def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
 
 def _risk_sentence(plan: Plan) -> str:
     """The risk, with the number of the fleet that survives."""
-    kinds = [{row.kind for row in group} for group in words.alternative_groups(plan)]
+    kinds = [{row.kind for row in group} for group in alternatives.alternative_groups(plan)]
     number = next((f": fleet {number}." for number, names in enumerate(kinds, 1) if "safe" in names), ".")
     return f"{risk.removesuffix('.')}{number}" if (risk := verdict.risk_sentence(plan)) else ""
 
@@ -124,10 +137,10 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
     dtypes = {f"; {clean(pool.weight_dtype, 12)} weights, {clean(pool.kv_dtype, 12)} KV cache" for pool in plan.pools}
     precision = dtypes.pop() if len(dtypes) == 1 else ""  # where pools differ, their cells say it
     fleet = Section(
-        f"Fleet: {words.gpu_words(plan)}{spare}{precision}",
-        table=figures.fleet_table(plan, brief=False),
+        f"Fleet: {fleets.gpu_words(plan)}{spare}{precision}",
+        table=fleets.fleet_table(plan, brief=False),
         tiles=_tiles(plan),
-        fleet=figures.fleet_diagram(plan),
+        fleet=fleets.fleet_diagram(plan),
     )
     return (
         fleet,
@@ -141,6 +154,7 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
                 verdict.growth_sentence(plan),
                 verdict.volume_sentence(plan),
                 verdict.waste_sentence(plan),
+                verdict.only_replica_sentence(plan),
                 verdict.prefix_sentence(plan),
                 verdict.router_sentence(plan),
                 verdict.precision_sentence(plan),
@@ -151,12 +165,12 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
         ),
         Section(
             "SLOs",
-            table=figures.slo_table(plan),
-            notes=said(_risk_sentence(plan), figures.missed_lengths_sentence(plan), *verdict.error_bar_sentences(plan)),
+            table=slos.slo_table(plan),
+            notes=said(_risk_sentence(plan), slos.missed_lengths_sentence(plan), *verdict.error_bar_sentences(plan)),
             charts=slo_charts(plan),
             sections=(plan_details.simulation_section(plan),),
         ),
-        *((Section("How it is routed", table=figures.routing_table(plan)),) if figures.is_routed_apart(plan) else ()),
+        *((Section("How it is routed", table=fleets.routing_table(plan)),) if fleets.is_routed_apart(plan) else ()),
         Section(
             "What binds",
             table=_limits(plan),
@@ -174,9 +188,9 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
 
 def _tiles(plan: Plan) -> Facts:
     """The figures that a reader looks for first."""
-    worst, mark = words.tightest_first(plan)[0], "✗" if words.missed_classes(plan) else "✓"
+    worst, mark = slos.tightest_first(plan)[0], "✗" if slos.missed_classes(plan) else "✓"
     of = "of requests" if len(plan.classes) == 1 else f"of {clean(worst.name, 30)}, the tightest class,"
-    rate_words = f"per million output tokens at {rate(verdict.served_rate(plan))}"
+    rate_words = f"per million output tokens at {rate(served_rate(plan))}"
     return (
         (hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
         (money(plan.usd_per_million_output_tokens), "; ".join(said(rate_words, verdict.day_price_words(plan)))),
@@ -189,37 +203,34 @@ def _limits(plan: Plan) -> Table:
     columns = (Column("limit", shrink=True, lines=2), "where", "#used", Column("because", shrink=True, lines=12))
     rows = [
         (
-            words.constraint_words(item.constraint),
+            limits.constraint_words(item.constraint),
             clean(item.where, 20),
-            words.used_words(item),
-            words.binding_sentence(item),
+            limits.used_words(item),
+            limits.binding_sentence(item),
         )
-        for item in tightest_limits(plan)
+        for item in limits.tightest_limits(plan)
     ]
     return table_of(columns, rows)
 
 
 def _in_the_way(plan: Plan) -> tuple[Section, ...]:
     """Of a plan without a fleet: what was asked, what came nearest, and which limit to relax."""
-    classes = asked(plan)
-    obstacles = violated(plan) or tightest_limits(plan)[:1]
-    question = [
-        f"Asked: {words.demand_sentence(plan)}",
-        *(f"{words.slo_words(item)}." for item in classes[:MOST_CLASSES]),
-    ]
+    classes = slo_classes(plan)
+    obstacles = limits.violated(plan) or limits.tightest_limits(plan)[:1]
+    question = [f"Asked: {demand_sentence(plan)}", *(f"{slo_words(item)}." for item in classes[:MOST_CLASSES])]
     cut = len(classes) - MOST_CLASSES
     question += [f"{plural(cut, 'more class')} in the workload file."] if cut > 0 else []
     sentences = []
     for limit in obstacles:
-        obstacle = words.binding_sentence(limit)
+        obstacle = limits.binding_sentence(limit)
         # where not every fleet was tried, another one may need less
         if plan.status is Status.TIME_LIMIT and limit.constraint in {*FLEET_LIMITS, "inventory"}:
             used, most = (quantity(value, limit.unit) for value in (limit.used, limit.limit))
-            obstacle = f"The nearest fleet found needs {used}; {words.limit_words(limit)} is {most}."
-        sentences.append(f"{obstacle} {words.relax_sentence(limit)}")
+            obstacle = f"The nearest fleet found needs {used}; {limits.limit_words(limit)} is {most}."
+        sentences.append(f"{obstacle} {limits.relax_sentence(limit)}")
     return (
         Section(sentences=tuple(question)),
-        Section(sentences=tuple(words.miss_sentences(plan))),
+        Section(sentences=tuple(alternatives.miss_sentences(plan))),
         Section(sentences=tuple(sentences)),
     )
 
@@ -228,7 +239,11 @@ def _alternative_rows(plan: Plan, *, brief: bool) -> list[tuple[int, Alternative
     """The cheapest fleet of each kind, by number; brief: few, and without the recommended one and runners-up."""
     left_out = {"recommended", "other_engines"} if brief else set[str]()
     left_out |= set() if has_fleet(plan) else {"recommended", "nearest_miss"}
-    distinct = [group[0] for group in words.alternative_groups(plan)] if brief else words.distinct_alternatives(plan)
+    distinct = (
+        [group[0] for group in alternatives.alternative_groups(plan)]
+        if brief
+        else alternatives.distinct_alternatives(plan)
+    )
     rows = [(number, row) for number, row in enumerate(distinct, 1) if row.kind not in left_out]
     return rows[:BRIEF_ALTERNATIVES] if brief else rows
 
@@ -238,12 +253,12 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
     shown = _alternative_rows(plan, brief=brief)
     if all(row.kind == "recommended" for _, row in shown):
         return Section()
-    tones = ["out" if not words.is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in shown]
+    tones = ["out" if not alternatives.is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in shown]
     cells = [_alternative_cells(number, row, plan, brief=brief) for number, row in shown]
     columns = [
         Column("#", "right"),
         Column("alternative", shrink=True, lines=6),
-        Column("replicas × GPU" if brief else words.FLEET_WITH_LIMITS, shrink=True, lines=8),
+        Column("replicas × GPU" if brief else fleets.FLEET_WITH_LIMITS, shrink=True, lines=8),
         *([Column("max seqs/chunk", spacious=True)] if brief else []),
         Column("$/h", "right"),
         Column("extra", "right"),
@@ -268,16 +283,16 @@ BRIEF_ALTERNATIVES: Final = 3
 def _alternative_cells(number: int, row: Alternative, plan: Plan, *, brief: bool) -> tuple[str, ...]:
     """The cells of an alternative; one that was not simulated in a plan that was says so."""
     pools, price, own = row.pools[:6], row.cost_usd_per_hour, plan.cost_usd_per_hour
-    name, extra = words.alternative_name(row), MISSING
-    if row.kind != "recommended" and words.is_feasible(row) and price and own:
+    name, extra = alternatives.alternative_name(row), MISSING
+    if row.kind != "recommended" and alternatives.is_feasible(row) and price and own:
         name += ", by formula" if plan.simulated and not row.simulated else ""
-        extra = signed_percent(price / own - 1.0, 1 if abs(price / own - 1.0) < verdict.WHOLE else 0)
-    fleet = words.fleet_line(pools, limits=not brief) if pools else ""
+        extra = signed_percent(price / own - 1.0)
+    fleet = fleets.fleet_line(pools, limits=not brief) if pools else ""
     return (
         str(number),
         name,
-        fleet or words.why_not_sentence(row) or MISSING,
-        *([words.limits_by_role(pools)] if brief else []),
+        fleet or alternatives.why_not_sentence(row) or MISSING,
+        *([fleets.limits_by_role(pools)] if brief else []),
         money(price),
         extra,
         *([] if brief else [percent(row.attainment)]),
@@ -290,8 +305,10 @@ def _reason(row: Alternative, plan: Plan) -> str:
         return ""
     cost, own = row.cost_usd_per_hour, plan.cost_usd_per_hour
     prices = {"the same cost"} | ({f"costs {dearer(cost, own)}"} if cost and own else set())
-    without = f"The cheapest fleet {clean(row.label, words.ENGINES_LIMIT)}." if row.kind == "other_engines" else ""
-    return " ".join(said(without, "" if row.why_not in prices else words.why_not_sentence(row)))
+    without = (
+        f"The cheapest fleet {clean(row.label, alternatives.ENGINES_LIMIT)}." if row.kind == "other_engines" else ""
+    )
+    return " ".join(said(without, "" if row.why_not in prices else alternatives.why_not_sentence(row)))
 
 
 def front_section(plan: Plan) -> Section:
@@ -303,7 +320,7 @@ def front_section(plan: Plan) -> Section:
     if tuning is None or "tail" not in tuning.objectives:
         return Section()
     own_latencies = [item.latencies for item in plan.classes]
-    tails = figures.worst_tails(own_latencies, plan.classes)
+    tails = slos.worst_tails(own_latencies, plan.classes)
     own_tail, names = max(share for share, _ in tails.values()), {item.name for item in plan.classes}
     dearer_fleets = [
         fleet
@@ -321,9 +338,9 @@ def front_section(plan: Plan) -> Section:
     other_kinds = f" and {count(tuning.compared)} of other kinds" if tuning.compared else ""
     rows = [_front_row(plan, plan.pools, (own, own_tail), own_latencies, "recommended")]
     for fleet in dearer_fleets:
-        basis = "one short run" if fleet.outcome is None else words.OUTCOMES[fleet.outcome]
+        basis = "one short run" if fleet.outcome is None else slos.OUTCOMES[fleet.outcome]
         rows.append(_front_row(plan, fleet.pools, (fleet.cost_usd_per_hour, fleet.tail), fleet.latencies, basis))
-    at = figures.goal_words(plan.classes)
+    at = slos.goal_words(plan.classes)
     headers = ("#price", "#extra", "#of limit", "#SLO met", *(f"#{METRICS[metric].label} {at}" for metric in tails))
     several = ", of the class nearest to it" if len(plan.classes) > 1 else ""
     return Section(
@@ -338,18 +355,14 @@ def front_section(plan: Plan) -> Section:
 
 
 def _front_row(
-    plan: Plan,
-    pools: Sequence[EnginePool],
-    place: tuple[float, float],
-    latencies: Sequence[ClassLatencies],
-    basis: str,
+    plan: Plan, pools: Sequence[EnginePool], place: tuple[float, float], latencies: Sequence[ClassLatencies], basis: str
 ) -> tuple[str, ...]:
     """One fleet of the front; place: its price [$/h], and its slowest latency over the limit [1]."""
     price, tail = place
-    own, (_, met, _) = plan.cost_usd_per_hour, words.tightest({i.name: i.attainment for i in latencies}, plan.classes)
-    times = [duration(seconds) for _, seconds in figures.worst_tails(latencies, plan.classes).values()]
+    own, (_, met, _) = plan.cost_usd_per_hour, slos.tightest({i.name: i.attainment for i in latencies}, plan.classes)
+    times = [duration(seconds) for _, seconds in slos.worst_tails(latencies, plan.classes).values()]
     extra = signed_percent(price / own - 1) if own and basis != "recommended" else MISSING
-    fleet = words.fleet_line(pools[:6], limits=True)
+    fleet = fleets.fleet_line(pools[:6], limits=True)
     return fleet, hourly(price), extra, percent(tail) if tail else MISSING, percent(met), *times, basis
 
 
@@ -360,14 +373,13 @@ def _trust(plan: Plan) -> Section:
     basis = "Latencies, request rates and utilization are by formula. "
     if plan.simulated:
         basis = "Latencies and request rates are simulated; utilization is by formula. "
-    elif words.is_simulated_row(plan):
+    elif is_simulated_row(plan):
         basis = "Latencies are simulated; request rates and utilization are by formula. "
     verb = "is" if len(source.assumptions) == 1 else "are"
-    model = source.inputs.get("model")
-    name = model.get("name") if isinstance(model, Mapping) else model
+    name = inputs_of(plan, "model").get("name", source.inputs.get("model"))
     checkpoint = served_checkpoint(name) if isinstance(name, str) and "/" not in name else None
     facts = (
-        f"Demand: {words.demand_sentence(plan)}" if has_fleet(plan) else "",
+        f"Demand: {demand_sentence(plan)}" if has_fleet(plan) else "",
         f"{basis * has_fleet(plan)}Nothing here was measured on your machines.",
         f"By default, deployment files load the weights of {checkpoint}." if checkpoint and has_fleet(plan) else "",
         f"{assumption_words} {verb} in force: provenance.assumptions in plan.json." if source.assumptions else "",
@@ -389,7 +401,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
     """
     plan = evaluation.plan
     # a pool or a limit on the fleet gives out, rather than the misses that come of it
-    limits = sorted(tightest_limits(plan), key=lambda limit: limit.constraint == "attainment")
+    binding = sorted(limits.tightest_limits(plan), key=lambda limit: limit.constraint == "attainment")
     risk = "" if evaluation.outcome is Outcome.MISSES else verdict.risk_sentence(plan)
     advice = said(
         provisioning_sentence(evaluation.provisioning, plan),
@@ -400,11 +412,11 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
     facts = said(
         verdict.day_price_words(plan, verdict.DAY_PRICE),
         verdict.growth_sentence(plan),
-        f"Binds first: {words.binding_sentence(limits[0])}" if limits else "",
+        f"Binds first: {limits.binding_sentence(binding[0])}" if binding else "",
     )
     sections: tuple[Section, ...] = (
-        Section(table=figures.fleet_table(plan, brief=True)),
-        Section(table=figures.brief_slo_table(plan), notes=said(risk)),
+        Section(table=fleets.fleet_table(plan, brief=True)),
+        Section(table=slos.brief_slo_table(plan), notes=said(risk)),
         Section(sentences=(*facts, *advice)),
     )
     if not brief:
@@ -441,7 +453,7 @@ def _price_sentence(evaluation: FleetEvaluation) -> str:
     plan = evaluation.plan
     per_token, goodput = plan.usd_per_million_output_tokens, plan.goodput_rps
     price = f"It costs {hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
-    load = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {words.serving_words(plan)}"
+    load = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {serving_words(plan)}"
     misses = evaluation.outcome is Outcome.MISSES
     if per_token is None or (misses and not (is_number(goodput) and goodput > 0.0)):
         return f"{price} for {load}."
@@ -477,7 +489,7 @@ def _change_words(provisioning: Provisioning, plan: Plan) -> str:
     less = {pool.pool: pool.replicas - pool.needed for pool in provisioning.pools if pool.needed < pool.replicas}
     fewer = _replica_words(less, "fewer") if less else ""
     enough = f"{fewer} {'is' if provisioning.spare == 1 else 'are'} enough"
-    still = f"with {fewer} the fleet still meets {words.slo_name(plan)}"
+    still = f"with {fewer} the fleet still meets {slo_name(plan)}"
     changes = said(
         f"{_replica_words(more, 'more')} {'is' if provisioning.missing == 1 else 'are'} needed" if more else "",
         (enough if more else still) if less else "",
@@ -497,13 +509,13 @@ def _replica_words(changes: Mapping[str, int], word: str) -> str:
 def twice_sentence(evaluation: FleetEvaluation) -> str:
     """Say what twice the traffic does, and what it needs."""
     twice, plan = evaluation.twice, evaluation.plan
-    name, share, goal = words.tightest(twice.stated.attainment, plan.classes)
-    result = f"({percent_beside(share, goal)} of {words.requests_of(name, plan.classes)} meet it)"
+    name, share, goal = slos.tightest(twice.stated.attainment, plan.classes)
+    result = f"({percent_beside(share, goal)} of {slos.requests_of(name, plan.classes)} meet it)"
     if twice.stated.stuck:
         result += "; it does not recover from a burst that fills its KV memory"
     elif twice.stated.overloaded:
         result += "; its queues grow"
-    at, slos = f"At twice the traffic ({rate(twice.rate_rps)}) the fleet", "its SLO" + "s" * (len(plan.classes) > 1)
+    at, goals = f"At twice the traffic ({rate(twice.rate_rps)}) the fleet", "its SLO" + "s" * (len(plan.classes) > 1)
     needs = capital(_change_words(twice, plan) if twice.pools else _nothing_helps(twice))
     more = {pool.pool for pool in twice.pools if pool.needed > pool.replicas}
     stuck = [name for row in twice.one_replica_fewer if row.stuck and (name := row.what.partition(":")[0]) in more]
@@ -511,9 +523,9 @@ def twice_sentence(evaluation: FleetEvaluation) -> str:
         needs += f". With one replica fewer in {join_words(stuck)} the fleet does not recover from a burst that fills "
         needs += "its KV memory"
     if twice.stated.held:
-        return f"{at} meets {slos} too {result}.{f' {needs}.' if twice.spare else ''}"
+        return f"{at} meets {goals} too {result}.{f' {needs}.' if twice.spare else ''}"
     verb = "is not shown to meet" if twice.stated.outcome is Outcome.UNDECIDED else "misses"
-    return f"{at} {verb} {slos} {result}. {needs}."
+    return f"{at} {verb} {goals} {result}. {needs}."
 
 
 def cheapest_sentence(evaluation: FleetEvaluation) -> str:
@@ -528,7 +540,7 @@ def cheapest_sentence(evaluation: FleetEvaluation) -> str:
         return f"Cheapest fleet: none. {verdict.no_fleet_headline(best)}"
     saving = evaluation.saving_usd_per_hour
     basis = "" if best.simulated else " by formula"
-    fleet = f"{words.fleet_words(best)} for {hourly(best.cost_usd_per_hour)}"
+    fleet = f"{fleets.fleet_words(best)} for {hourly(best.cost_usd_per_hour)}"
     if abs(saving) <= SAME_PRICE * cost:
         return f"Cheapest fleet found{basis}: {fleet}, the same price."
     if saving < 0.0 and evaluation.outcome is Outcome.MEETS:

@@ -14,9 +14,11 @@ from costmodel.words import join_words, plural
 from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
 from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
 from optimizer.verification.judge import Curve
-from reports import charts, figures, words
-from reports.asked import HOURS, arrivals, day_rate
+from reports import charts
+from reports.alternatives import ORIGINS, alternative_name, distinct_alternatives, is_feasible, tried_fleets, undecided
 from reports.document import Chart, table_of
+from reports.fleets import dearest_first, dearest_of_each_role, fleet_line, pool_label
+from reports.limits import constraint_words
 from reports.numbers import (
     MISSING,
     count,
@@ -30,7 +32,19 @@ from reports.numbers import (
     si,
     significant,
 )
-from reports.text import capital, clean, sentence
+from reports.provenance import HOURS, arrivals, day_rate
+from reports.slos import (
+    OUTCOMES,
+    QUANTILES,
+    TONES,
+    goal_label,
+    goal_words,
+    has_tpot,
+    latencies,
+    tightest_first,
+    worst_tails,
+)
+from reports.text import capital, clean, in_words, sentence
 from reports.verdict import growth_sentence
 
 MOST_CLASSES: Final = 3
@@ -51,14 +65,14 @@ OF_LIMIT: Final = charts.Axis("share of limit", 0.0, 1.5, [(share, percent(share
 AT_LIMIT: Final = ((1.0, "limit", "the limits"),)
 FAR: Final = 2.5
 RECOMMENDED: Final = "recommended"
-HOLDS, UNDECIDED = words.OUTCOMES[Outcome.MEETS], words.OUTCOMES[Outcome.UNDECIDED]
+HOLDS, UNDECIDED = OUTCOMES[Outcome.MEETS], OUTCOMES[Outcome.UNDECIDED]
 BEYOND: Final = 4 / 3
 """End of an axis of latencies as a multiple of the limit, so that what passes it is seen to."""
 
 
 def slo_charts(plan: Plan) -> tuple[Chart, ...]:
     """Draw what was simulated of the tightest classes: distributions, latency against load, shares by length."""
-    classes = words.tightest_first(plan)[:MOST_CLASSES]
+    classes = tightest_first(plan)[:MOST_CLASSES]
     charts = [
         *(_distribution_chart(plan, item) for item in classes),
         load_chart(plan),
@@ -90,17 +104,17 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
         return None
     goal, name, formula = item.attainment_goal, clean(item.name, 30), case.by_formula
     metrics = [(Metric.TTFT, item.ttft_limit_s, case.ttft_cdf_s, formula.ttft_s)]
-    metrics += [(Metric.TPOT, item.tpot_limit_s, case.tpot_cdf_s, formula.tpot_s)] if words.has_tpot(item) else []
+    metrics += [(Metric.TPOT, item.tpot_limit_s, case.tpot_cdf_s, formula.tpot_s)] if has_tpot(item) else []
     panels, rows, spans = [], [], []
     for key, limit, times, quantiles in metrics:
-        metric, tone = METRICS[key].label, figures.TONES[key]
+        metric, tone = METRICS[key].label, TONES[key]
         points = [point for point in zip(times, simulation.cdf_shares, strict=False) if is_number(point[0])]
         if not points or not is_number(limit):
             continue
         spread = " to ".join(duration(points[at][0]) for at in (0, -1))
         spans.append(f"{metric} from {spread}, limit {duration(limit)}")
         rows += [(metric, percent(share), duration(seconds), duration(limit)) for seconds, share in points]
-        hollow = [(getattr(quantiles, label), share) for label, share in figures.QUANTILES.items()]
+        hollow = [(getattr(quantiles, label), share) for label, share in QUANTILES.items()]
         tips = [f"by formula: {percent(share)} within {duration(seconds)}" for seconds, share in hollow]
         panels.append(
             charts.Panel(
@@ -119,10 +133,10 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
         )
     if not panels:
         return None
-    label = figures.goal_label(goal)
+    label = goal_label(goal)
     tails = [
         f"{METRICS[metric].label} {label} {duration(getattr(times, label))}{f' of {duration(limit)}' if limit else ''}"
-        for metric, times, limit, _ in figures.latencies(item)
+        for metric, times, limit, _ in latencies(item)
     ]
     return Chart(
         title=f"{name}: {', '.join(tails)}",
@@ -202,7 +216,7 @@ def rates_chart(plan: Plan, points: Sequence[TailPoint], goodput: float | None, 
     for metric, name in names.items():
         heights = [(point.x, point.used[metric]) for point in points]
         tips = [f"{rate(at)}: {name} {percent(value)} of its limit" for at, value in heights]
-        series.append(charts.Series(heights, f"curve {figures.TONES[metric]}", figures.TONES[metric], tips))
+        series.append(charts.Series(heights, f"curve {TONES[metric]}", TONES[metric], tips))
     panel = charts.Panel(
         charts.Axis(
             "requests per second", 0.0, top, [(value, significant(value)) for value in charts.round_steps(top)]
@@ -213,7 +227,7 @@ def rates_chart(plan: Plan, points: Sequence[TailPoint], goodput: float | None, 
         uprights=[(at, tone, f"{name} {rate(at)}", text) for at, tone, name, text in uprights if at is not None],
         height=288.0,
     )
-    worst, at = ", in the worst class" if len(plan.classes) > 1 else "", figures.goal_words(plan.classes)
+    worst, at = ", in the worst class" if len(plan.classes) > 1 else "", goal_words(plan.classes)
     at = "the percentile of the goal" if at == "at goal" else at
     shares = [", ".join(f"{names[metric]} {percent(share)}" for metric, share in p.used.items()) for p in points]
     summary = "; ".join(f"{rate(point.x)}: {share}" for point, share in zip(points, shares, strict=True))
@@ -223,7 +237,7 @@ def rates_chart(plan: Plan, points: Sequence[TailPoint], goodput: float | None, 
         caption=f"Latency at {at} over its limit{worst}; {runs}.",
         drawing=charts.draw_panels([panel], f"latency over limit against load: {summary}"),
         table=table_of(("#rate", *(f"#{name} of limit" for name in names.values()), "meets the SLO"), rows),
-        legend=tuple((figures.TONES[metric], name) for metric, name in names.items()),
+        legend=tuple((TONES[metric], name) for metric, name in names.items()),
     )
 
 
@@ -234,7 +248,7 @@ def _length_chart(plan: Plan, item: ClassResult) -> Chart | None:
         return None
     name, goal = clean(item.name, 30), item.attainment_goal
     met, shares = [route.attainment * route.share for route in routes], [route.share for route in routes]
-    figure = figures.length_map([route.isl for route in routes], [route.osl for route in routes], met, shares)
+    figure = length_map([route.isl for route in routes], [route.osl for route in routes], met, shares)
     rows = [(significant(r.isl), significant(r.osl), percent(r.share), percent(r.attainment)) for r in routes]
     below, number = sum(share < goal for share in figure.shares.values()), plural(len(figure.shares), "cell")
     verb = "is" if below == 1 else "are"
@@ -253,7 +267,7 @@ def _length_chart(plan: Plan, item: ClassResult) -> Chart | None:
     )
 
 
-def draw_lengths(figure: figures.LengthMap, tone: Callable[[float], str], summary: str) -> charts.Drawing:
+def draw_lengths(figure: LengthMap, tone: Callable[[float], str], summary: str) -> charts.Drawing:
     """Draw shares by input length (columns) and output length (rows, longest first), each named by its lower edge."""
     cells = []
     for row, column in itertools.product(reversed(range(len(figure.osl_edges) - 1)), range(len(figure.isl_edges) - 1)):
@@ -281,30 +295,30 @@ def fleet_points(plan: Plan) -> list[TailPoint]:
         return []
     fleets: list[tuple[str, Sequence[EnginePool], float, Sequence[ClassLatencies], str]] = []
     fleets.append((RECOMMENDED, plan.pools, cost, simulation.classes, HOLDS if simulation.held else UNDECIDED))
-    for row in words.distinct_alternatives(plan):
+    for row in distinct_alternatives(plan):
         if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
-            outcome = HOLDS if words.is_feasible(row) else UNDECIDED
-            name = words.fleet_line(row.pools[:12]) if row.kind == "other_engines" else words.alternative_name(row)
+            outcome = HOLDS if is_feasible(row) else UNDECIDED
+            name = fleet_line(row.pools[:12]) if row.kind == "other_engines" else alternative_name(row)
             fleets.append((name, row.pools, row.cost_usd_per_hour, row.latencies, outcome))
-    for fleet in words.tried_fleets(plan):
+    for fleet in tried_fleets(plan):
         if fleet.latencies:
-            doubt = Outcome.UNDECIDED if words.undecided(fleet, plan) else Outcome.MISSES
-            outcome = words.OUTCOMES[Outcome.MEETS if fleet.held else doubt]
+            doubt = Outcome.UNDECIDED if undecided(fleet, plan) else Outcome.MISSES
+            outcome = OUTCOMES[Outcome.MEETS if fleet.held else doubt]
             if not fleet.held and (fleet.overloaded or fleet.stuck):
                 outcome = "overloaded"
-            origin = words.in_words(fleet.what, words.ORIGINS)
+            origin = in_words(fleet.what, ORIGINS)
             fleets.append((origin, fleet.pools, fleet.cost_usd_per_hour, fleet.latencies, outcome))
     several, points = len(plan.classes) > 1, []
     for name, pools, usd, cases, outcome in fleets:
         shares = [f"{clean(case.name, 20)} " * several + percent(case.attainment) for case in cases]
-        fleet_text = words.fleet_line(pools[:12], limits=True)
+        fleet_text = fleet_line(pools[:12], limits=True)
         points.append(TailPoint(usd, _tails(cases, plan.classes), outcome, name, fleet_text, ", ".join(shares)))
     return sorted(points, key=lambda point: (point.x, point.tone != "good", point.name))
 
 
 def _tails(latencies: Sequence[ClassLatencies], classes: Sequence[ClassResult]) -> dict[Metric, float]:
     """Every limited metric at the quantile of the goal, over its limit, in the class where that is most [1]."""
-    return {metric: share for metric, (share, _) in figures.worst_tails(latencies, classes).items()}
+    return {metric: share for metric, (share, _) in worst_tails(latencies, classes).items()}
 
 
 FLEET_TONES: Final = {"good": RECOMMENDED, "other": HOLDS, "over": "misses the SLO, overloaded or undecided"}
@@ -335,7 +349,7 @@ def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
     title = f"The cheapest of the {len(points)} fleets drawn"
     if cheaper:
         holding = sum(point.outcome == HOLDS for point in cheaper) or "none"
-        title = f"{plural(len(cheaper), 'cheaper fleet')} simulated, {holding} meeting the SLO"
+        title = f"{plural(len(cheaper), 'cheaper fleet')} drawn, {holding} meeting the SLO"
     low, most = near[0].x, near[-1].x
     room = max(0.12 * (most - low), 0.04 * most, 1e-9)
     left, right = max(0.0, low - room), most + room
@@ -383,7 +397,7 @@ def _worth_chart(plan: Plan) -> Chart:
 
 def _roofline_chart(plan: Plan) -> Chart:
     """Draw the roof of each GPU and every pool's typical step below it; its data is how each pool runs."""
-    pools, total = figures.dearest_first(plan.pools), plan.cost_usd_per_hour
+    pools, total = dearest_first(plan.pools), plan.cost_usd_per_hour
     rows, ridges = [], {}
     for pool in pools:
         at = pool.operating_point
@@ -392,16 +406,16 @@ def _roofline_chart(plan: Plan) -> Chart:
         use = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
         used = {name: value for name, value in at.utilization.items() if is_number(value)}
         busiest = max(used, key=lambda name: used[name], default="")
-        busy = f"{percent(used[busiest])} ({words.constraint_words(busiest)})" if used else MISSING
-        bound = words.in_words(at.bound_by, BOUNDS)
-        rows.append((figures.pool_label(pool), hourly(pool.usd_per_hour), share, *use, bound, busy))
+        busy = f"{percent(used[busiest])} ({constraint_words(busiest)})" if used else MISSING
+        bound = in_words(at.bound_by, BOUNDS)
+        rows.append((pool_label(pool), hourly(pool.usd_per_hour), share, *use, bound, busy))
     by_bound: dict[str, list[str]] = {}  # the steps of each role; where its pools differ, of the one that costs most
-    for pool in words.dearest_of_each_role(plan.pools):
+    for pool in dearest_of_each_role(plan.pools):
         bound = pool.operating_point.bound_by
         unanimous = all(peer.operating_point.bound_by == bound for peer in pools if peer.role == pool.role)
         by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if unanimous else f' of {clean(pool.id, 20)}'}")
     sentences = [
-        f"{join_words(steps)}{'' if number else ' are bound'} by {words.in_words(bound, BOUNDS)}"
+        f"{join_words(steps)}{'' if number else ' are bound'} by {in_words(bound, BOUNDS)}"
         for number, (bound, steps) in enumerate(by_bound.items())
     ]
     headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, mean use")
@@ -424,7 +438,7 @@ def draw_roofline(all_pools: Sequence[Pool]) -> charts.Drawing:
     values = attrgetter("arithmetic_intensity", "mfu", "ridge_point")
     pools = [
         pool
-        for pool in figures.dearest_first(all_pools)
+        for pool in dearest_first(all_pools)
         if all(is_number(value) and value > 0 for value in values(pool.operating_point))
     ][:MOST_POINTS]
     points = [pool.operating_point for pool in pools]
@@ -451,11 +465,7 @@ def draw_roofline(all_pools: Sequence[Pool]) -> charts.Drawing:
         series.append(charts.Series([place], symbol=pool.role, tips=tips[-1:], names=[clean(pool.id, 20)]))
     panel = charts.Panel(
         charts.Axis(
-            "arithmetic intensity, FLOP/byte",
-            low,
-            high,
-            [(at, si(at, "").replace(" ", "")) for at in powers],
-            log=True,
+            "arithmetic intensity, FLOP/byte", low, high, [(at, si(at, "").replace(" ", "")) for at in powers], log=True
         ),
         charts.Axis("share of peak FLOP/s (MFU)", least, 1.0, [(at, percent(at)) for at in shares], log=True),
         series,
@@ -477,8 +487,8 @@ def _split_chart(plan: Plan) -> Chart:
         terms = [(key, float(getattr(at.time_split, key))) for key in PARTS]
         parts[pool.id] = [(key, share) for key, share in terms if is_number(share)]
         shares = (percent(share) for share in at.time_split.model_dump().values())
-        rows.append((figures.pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
-    for pool in figures.dearest_first(plan.pools)[:MOST_ROWS]:
+        rows.append((pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
+    for pool in dearest_first(plan.pools)[:MOST_ROWS]:
         time_parts, step = parts[pool.id], duration(pool.operating_point.step_s)
         whole, name = math.fsum(share for _, share in time_parts) or 1.0, clean(pool.id, 20)
         stack = [
@@ -486,10 +496,10 @@ def _split_chart(plan: Plan) -> Chart:
             for key, share in time_parts
         ]
         texts = tuple(percent(share) for _, share in time_parts)
-        bars.append(charts.Bar(figures.pool_label(pool), f"{step} a step", stack, texts))
+        bars.append(charts.Bar(pool_label(pool), f"{step} a step", stack, texts))
     summary = "; ".join(", ".join(tip for _, _, tip in bar.parts) for bar in bars)
     largest: dict[str, list[str]] = {}  # part of the step in each role, of the pool that costs most
-    for pool in words.dearest_of_each_role(plan.pools):
+    for pool in dearest_of_each_role(plan.pools):
         key, share = max(parts[pool.id], key=lambda item: item[1], default=("", math.nan))
         if is_number(share):
             largest.setdefault(PARTS[key], []).append(f"{pool.role} {percent(share)}")
@@ -503,6 +513,60 @@ def _split_chart(plan: Plan) -> Chart:
     )
 
 
+MOST_COLUMNS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LengthMap:
+    """A share by output and input length, binned by edges [token]: of every (output bin, input bin) with requests."""
+
+    isl_edges: tuple[float, ...]
+    osl_edges: tuple[float, ...]
+    shares: Mapping[tuple[int, int], float]
+
+    def words(self, output: int, input_: int) -> str:
+        """Name a cell."""
+        ends = (self.isl_edges[input_ : input_ + 2], self.osl_edges[output : output + 2])
+        isl, osl = ("–".join(map(power_of_two, each)) for each in ends)
+        return f"{isl} input and {osl} output tokens"
+
+
+def length_map(
+    isl: Sequence[float], osl: Sequence[float], terms: Sequence[float], wholes: Sequence[float] | None = None
+) -> LengthMap:
+    """Sum parts by powers of two of both lengths, or of four, eight … where that keeps the columns few.
+
+    wholes: the sum of the parts of a cell is divided by that of its wholes.
+    """
+    isl_edges, osl_edges = bin_edges(isl), bin_edges(osl)
+    pairs: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for x, y, term, whole in zip(isl, osl, terms, wholes or [1.0] * len(terms), strict=True):
+        pairs.setdefault((bin_of(y, osl_edges), bin_of(x, isl_edges)), []).append((term, whole))
+    sums = {cell: [math.fsum(values) for values in zip(*members, strict=True)] for cell, members in pairs.items()}
+    shares = {cell: term if wholes is None else term / whole for cell, (term, whole) in sums.items()}
+    return LengthMap(isl_edges, osl_edges, shares)
+
+
+def bin_edges(lengths: Sequence[float]) -> tuple[float, ...]:
+    """Return powers of two (or of 4, 8 …) that enclose the lengths [token], at most eight bins.
+
+    >>> bin_edges([430.0, 810.0, 1530.0])
+    (256.0, 512.0, 1024.0, 2048.0)
+    """
+    positive = [max(1.0, length) for length in lengths] or [1.0]
+    first = math.floor(math.log2(min(positive)))
+    last = max(first + 1, math.floor(math.log2(max(positive))) + 1)
+    step = math.ceil((last - first) / MOST_COLUMNS)
+    bins = math.ceil((last - first) / step)
+    return tuple(2.0 ** (first + step * i) for i in range(bins + 1))
+
+
+def bin_of(length: float, edges: Sequence[float]) -> int:
+    """Return the number of the bin that a length falls in."""
+    above = sum(1 for edge in edges[1:-1] if length >= edge)
+    return min(above, len(edges) - 2)
+
+
 # --- the workload ----------------------------------------------------------------------------------------------------
 
 
@@ -511,7 +575,7 @@ def _lengths_chart(plan: Plan) -> Chart | None:
     load = plan.workload
     if not load.share:
         return None
-    figure = figures.length_map(load.isl, load.osl, load.share)
+    figure = length_map(load.isl, load.osl, load.share)
     (row, column), share = max(figure.shares.items(), key=lambda item: (item[1], item[0][0], -item[0][1]))
     peaks = sum(math.isclose(cell, share) for cell in figure.shares.values())
     more_cells = f", as often as in {plural(peaks - 1, 'other cell')}" if peaks > 1 else ""

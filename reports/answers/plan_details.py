@@ -13,16 +13,17 @@ from typing import Any, Final
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan, Pool, Status
 from optimizer.plans.records import LARGEST
-from reports.asked import again_command, arrival_facts, arrivals, command_words, has_fleet, offered, readable_inputs
+from reports.command_lines import again_command, command_words
 from reports.deploy.deployment import UndeployableError, default_options
 from reports.deploy.files import Deployable, deployable, planned_target, target_files
 from reports.deploy.measurement import setting_rows
 from reports.document import Chart, Detail, Section, Table, said, table_of, without_empty
-from reports.figures import is_routed_apart, routing_table
+from reports.fleets import is_routed_apart, routing_table
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
+from reports.provenance import arrival_facts, arrivals, has_fleet, inputs_of, offers, readable_inputs
 from reports.rows import SETTINGS
-from reports.text import clean, sentence
-from reports.verdict import spread
+from reports.slos import spread
+from reports.text import clean, moment, sentence
 from search_spaces.problem import target_of
 
 MOST_FILES: Final = 60
@@ -55,9 +56,8 @@ ORIGINS: Final = ("measured", "fitted", "vendor", "assumed")
 
 def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
     """What was asked of the fleet, what there was to buy, and which pool serves what."""
-    load, cache, inputs = plan.workload, plan.prefix_cache, plan.provenance.inputs.get("workload")
-    lengths = inputs.get("lengths") if isinstance(inputs, Mapping) else None
-    source = lengths.get("source") if isinstance(lengths, Mapping) else None
+    load, cache = plan.workload, plan.prefix_cache
+    source = inputs_of(plan, "workload", "lengths").get("source")
     hits = percent(load.prefix_hit_share)
     if cache is not None and cache.sustained < cache.at_best - 1e-6:
         hits = f"{percent(cache.sustained)}, of {hits} that the traffic allows"
@@ -78,7 +78,7 @@ def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
         charts=charts,
         sections=(
             Section("The demand", facts=demand),
-            Section("What was on offer", facts=offered(plan)),
+            Section("What was on offer", facts=offers(plan)),
             *(() if is_routed_apart(plan) else (Section("How it is routed", table=routing_table(plan)),)),
         ),
         detail=Detail.PAGE,
@@ -108,7 +108,7 @@ def features_sentence(plan: Plan) -> str:
     if plan.worth or plan.objective != "min_cost" or not plan.pools or plan.status is Status.STATED:
         return ""
     again = again_command(plan, "--effort thorough")
-    return f"What chunked prefill, batching and disaggregation are each worth: {again}"
+    return f"To see what chunked prefill, batching and disaggregation are each worth: {again}"
 
 
 def hand_over_sentence(plan: Plan) -> str:
@@ -180,7 +180,7 @@ def trust_sections(plan: Plan) -> tuple[Section, ...]:
     if source.run.cpu_s:
         timings += f"; {duration(sum(v for v in source.run.cpu_s.values() if is_number(v)))} of the processor in all"
     making = (
-        ("created", clean(source.run.created, 40)),
+        ("created", moment(source.run.created)),
         ("versions", versions or MISSING),
         ("objective", clean(plan.objective).replace("_", " ")),
         ("time taken", timings or MISSING),
@@ -288,9 +288,7 @@ def what_runs(plan: Plan) -> Deployable | None:
     None for a plan without a fleet, and where a file of the user describes the model or the accelerators: views must
     not depend on what lies on the disk.
     """
-    inputs = plan.provenance.inputs
-    model = inputs.get("model")
-    is_of_catalog = not inputs.get("catalog") and isinstance(model, Mapping) and bool(model.get("name"))
+    is_of_catalog = not plan.provenance.inputs.get("catalog") and bool(inputs_of(plan, "model").get("name"))
     return deployable(plan) if has_fleet(plan) and is_of_catalog else None
 
 

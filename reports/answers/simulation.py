@@ -21,18 +21,16 @@ from optimizer.verification.judge import Curve, RatePoint, half_width
 from optimizer.verification.record import DaySlot
 from optimizer.verification.simulated_plan import Simulated
 from reports.document import Column, Document, Section, Table, said, table_of
-from reports.figures import QUANTILES, goal_label
 from reports.numbers import MISSING, count, duration, latencies, percent, percent_beside, rate, si, significant
+from reports.provenance import HOURS, served_rate
+from reports.slos import QUANTILES, goal_label, marked, misses_used
 from reports.text import clean
-from reports.verdict import deciding_words, requests_to_decide, result_words, served_rate
-from reports.words import marked, misses_used
+from reports.verdict import deciding_words, requests_to_decide, result_words
 
 from .plan_charts import curve_chart
 
 OTHER_RATE: Final = 0.05
 """Relative difference from which on the rate of a trace is not the plan's."""
-HOURS: Final = 24.0
-"""Of a day."""
 MISMATCH: Final = 1.1
 """Saturation over the most that was served, from which on the runs were too short: requests were still waiting."""
 
@@ -143,32 +141,26 @@ def _class_rows(simulation: Simulated, number: int, metrics: Sequence[Metric]) -
 
     Of a fleet that falls behind no share is undecided: it sinks for as long as the load lasts.
     """
-    item, plan_class, formula = (
-        simulation.judgement.classes[number],
-        simulation.plan.classes[number],
-        simulation.analytic,
-    )
-    labels = _labels(simulation)
-    slo, is_overloaded = simulation.instance.problem.slos[number], simulation.judgement.overloaded
+    item, formula = simulation.judgement.classes[number], simulation.analytic
+    labels, slo = _labels(simulation), simulation.instance.problem.slos[number]
     limits = [f"≤ {duration(slo.limits[metric])}" if metric in slo.limits else "" for metric in metrics]
-    is_planned = simulation.plan.status is not Status.STATED  # the plan of a fleet file is by formula
-    formulas = [formula.classes[number]] if formula is not None and formula.stable else []
-    shown: list[ClassLatencies] = [item, *formulas, *([plan_class.latencies] if is_planned else [])]
+    predictions: dict[str, ClassLatencies] = {}
+    if formula is not None and formula.stable:
+        predictions["by formula"] = formula.classes[number]
+    if simulation.plan.status is not Status.STATED:  # the plan of a fleet file is by formula
+        predictions["planned"] = simulation.plan.classes[number].latencies
+    shown, is_overloaded = [item, *predictions.values()], simulation.judgement.overloaded
     rows = [
         [clean(item.name, 30), "", "", *[""] * len(metrics)],
         ["  goal", percent(item.attainment_goal), "", *limits],
         ["  simulated", *_attained(item, metrics, labels, shown, is_overloaded=is_overloaded)],
     ]
-    if formula is not None and formula.stable:
-        by_formula = formula.classes[number]
-        rows.append(
-            ["  by formula", percent(by_formula.attainment), "", *_quantiles(by_formula, metrics, labels, shown)]
-        )
-    elif formula is not None:
+    if formula is not None and not formula.stable:
         rows.append(["  by formula", percent(0.0), "", *["overloaded"] * len(metrics)])
-    if is_planned:
-        times = _quantiles(plan_class.latencies, metrics, labels, shown)
-        rows.append(["  planned", percent(plan_class.attainment), "", *times])
+    rows += [
+        [f"  {name}", percent(row.attainment), "", *_quantiles(row, metrics, labels, shown)]
+        for name, row in predictions.items()
+    ]
     return rows
 
 

@@ -13,6 +13,8 @@ from optimizer.whatif.answer import Answer, nothing
 from optimizer.whatif.sensitivity import MovedLever, ShadowPrice
 from reports.charts import HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Column, Detail, Document, Section, Table, said, table_of, without_empty
+from reports.fleets import fleet_line
+from reports.limits import constraint_words
 from reports.numbers import MISSING, hourly, percent, quantity, rate, signed_percent, significant
 from reports.scenarios import (
     TORNADO_KEY,
@@ -30,7 +32,6 @@ from reports.scenarios import (
     varied_words,
 )
 from reports.text import clean
-from reports.words import constraint_words, fleet_line
 
 ANSWER_KEYS: Final = frozenset({"number", *nothing("").row})
 """Keys of a row that are the answer; the others say which scenario it is."""

@@ -23,10 +23,9 @@ from costmodel.units import GIGA
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.evaluate import replicas_at
 from optimizer.plans.plan import Plan, Pool
-from reports.asked import arrivals, asked
 from reports.deploy.deployment import TEMPLATE_TOKENS, engine_version, fact
 from reports.numbers import is_number
-from reports.words import engine_title
+from reports.provenance import arrivals, engine_title, slo_classes
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import Shape, block_tokens, engine_config
 from search_spaces.hf_config import ContextScaling, check_limits, context_scaling, rope_parameters
@@ -344,7 +343,7 @@ def tightest(plan: Plan) -> LabelledSlo:
     of mean length together.
     """
     osl = plan.workload.mean_osl
-    wholes = [(slo, float(whole_limit(slo.limits, osl))) for slo in asked(plan)]
+    wholes = [(slo, float(whole_limit(slo.limits, osl))) for slo in slo_classes(plan)]
     ttft = min(min(slo.ttft, whole) for slo, whole in wholes)
     tpot = min(min(slo.tpot, whole / max(osl - 1.0, 1.0)) for slo, whole in wholes)
     return LabelledSlo("", limits_of(ttft=ttft, tpot=tpot), min(slo.attainment for slo, _ in wholes))
@@ -352,7 +351,7 @@ def tightest(plan: Plan) -> LabelledSlo:
 
 def classes_of(plan: Plan) -> tuple[LabelledSlo, ...]:
     """Every class, and what its files are called by; all together where no route tells them apart."""
-    slos = asked(plan)
+    slos = slo_classes(plan)
     if len(slos) > 1 and not told_apart(plan):
         return (tightest(plan),)
     labels = usable_names([slo.name for slo in slos], "class") if told_apart(plan) else [""]

@@ -22,7 +22,6 @@ from costmodel.words import join_words, percentage, plural
 from costmodel.workload import gamma_arrivals, whole_parts
 from optimizer.fleets.build_plan import with_latencies
 from optimizer.plans.plan import Plan, Status
-from reports.asked import asked
 from reports.deploy import hosts
 from reports.deploy.deployment import (
     TEMPLATE_TOKENS,
@@ -47,10 +46,10 @@ from reports.deploy.kubernetes import (
     router_command,
     vendor_fact,
 )
-from reports.figures import QUANTILES, goal_label
 from reports.numbers import duration, percent_beside, significant
+from reports.provenance import is_simulated_row, slo_classes, slo_words
+from reports.slos import QUANTILES, goal_label
 from reports.text import clean
-from reports.words import is_simulated_row, slo_words
 from search_spaces.problem import Balancing, target_of
 
 FOLDER: Final = "benchmark"
@@ -451,7 +450,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         several=told_apart(plan),
         goals=[  # what each class asks for, and which share of its requests the plan predicts to meet it
             f"{slo_words(limits)}; predicted: {percent_beside(row.attainment, row.attainment_goal)}"
-            for limits, row in zip(asked(router_plan), router_plan.classes, strict=True)
+            for limits, row in zip(slo_classes(router_plan), router_plan.classes, strict=True)
         ],
         notes=_lines(  # what these files cannot do as the plan has it, or do only under a condition
             "readme/notes.md",

@@ -1,4 +1,4 @@
-"""`pdplan estimate`, `calibrate`, `validate`: one replica in numbers, and how far predictions are off or fitted."""
+"""`pdplan estimate`, `calibrate`, `validate`: predictions of one replica, fitted to own results, and how far off."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ REQUESTS = whole(bounds.MAX_NUM_SEQS)
 @replica_options
 @prices_option
 @click.option(
-    "--role", type=Choice(["colocated", "prefill", "decode"]), default="colocated", show_default=True,
+    "--role", type=Choice(["colocated", "prefill", "decode"]), default="colocated",
     help="What the replica does.",
 )  # fmt: skip
 @weight_dtype_option
@@ -58,21 +58,19 @@ REQUESTS = whole(bounds.MAX_NUM_SEQS)
     "--kv-dtype", type=Choice(["bf16", "fp8"]),
     help="Precision of the KV cache; default: what the engine uses for this checkpoint.",
 )  # fmt: skip
-@click.option("--isl", type=LENGTH, default=2048, show_default=True, help="Input length [token].")
-@click.option("--osl", type=LENGTH, default=256, show_default=True, help="Output length [token].")
+@click.option("--isl", type=LENGTH, default=2048, help="Input length [token].")
+@click.option("--osl", type=LENGTH, default=256, help="Output length [token].")
 @click.option("--batch", type=REQUESTS, help="Requests that run at once; default: all that fit.")
-@click.option("--max-num-seqs", type=REQUESTS, default=1024, show_default=True, help="Most requests that run at once.")
+@click.option("--max-num-seqs", type=REQUESTS, default=1024, help="Most requests that run at once.")
 @click.option(
-    "--max-num-batched-tokens", type=whole(bounds.MAX_NUM_BATCHED_TOKENS), default=8192, show_default=True,
+    "--max-num-batched-tokens", type=whole(bounds.MAX_NUM_BATCHED_TOKENS), default=8192,
     help="Most tokens in one step.",
 )  # fmt: skip
 @click.option(
     "--memory-fraction", callback=share_within(bounds.MEMORY_FRACTION), metavar="SHARE", default="0.9",
-    show_default=True, help="The engine's own memory fraction.",
+    help="The engine's own memory fraction.",
 )  # fmt: skip
-@click.option(
-    "--engine", default="vllm", show_default=True, metavar="NAME", help="vllm, sglang or trtllm: host time, memory."
-)  # fmt: skip
+@click.option("--engine", default="vllm", metavar="NAME", help="vllm, sglang or trtllm: host time, memory.")
 @json_option
 @with_console
 def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
@@ -286,7 +284,7 @@ def _page(value: dict[str, Any]) -> Document:
 @click.command(short_help="Fit the predictions to your own benchmark results.")
 @click.argument("results", type=PATH, nargs=-1, required=True)
 @replica_options
-@click.option("--replicas", type=DEGREE, default=1, show_default=True, help="Equal replicas that shared the load.")
+@click.option("--replicas", type=DEGREE, default=1, help="Equal replicas that shared the load.")
 @click.option("--engine", metavar="NAME", help="vllm, sglang or trtllm; default: as the results say, else vllm.")
 @weight_dtype_option
 @click.option("--kv-dtype", type=Choice(["bf16", "fp8"]), help="Precision of the KV cache; default: the engine's own.")

@@ -1,0 +1,290 @@
+"""Fleets in words, as tables and as the diagram of a page: pools, GPUs, settings, load, and who gets which requests."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from costmodel.engine import Parallelism
+from costmodel.engine_arrays import ACTIVATION_DTYPE
+from costmodel.words import join_words, plural
+from optimizer.plans.plan import Plan, Pool, Route, Transfer
+from optimizer.plans.records import EnginePool
+
+from .document import Column, FleetDiagram, LinkLine, PoolBox, Table, table_of
+from .limits import constraint_words, tightest_limits, used_words
+from .numbers import MISSING, count, duration, hourly, is_number, money, percent, rate, si, significant
+from .provenance import served_rate
+from .text import clean
+
+MOST_POOLS_IN_WORDS: Final = 2
+FLEET_WITH_LIMITS: Final = "replicas × GPU (max seqs/chunk)"
+"""Header of a column of `fleet_line` with limits."""
+
+
+def is_overloaded(pool: Pool) -> bool:
+    """Tell whether, by formula, a pool gets more than it can do, so that its queue grows for as long as that lasts."""
+    used = pool.operating_point.utilization.values()
+    return pool.operating_point.request_rate_rps > 0 and bool(used) and not any(map(is_number, used))
+
+
+def split_words(pool: EnginePool) -> str:
+    """Write how one replica of a pool splits the model, and how many tokens it drafts."""
+    split = Parallelism(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
+    return split.words + (f" spec {pool.speculative_tokens}" if pool.speculative_tokens else "")
+
+
+def gpus_per_engine(pool: EnginePool) -> int:
+    """GPUs of one replica."""
+    return pool.gpus // max(1, pool.replicas)
+
+
+def pool_words(pool: EnginePool) -> str:
+    """Write one pool, such as "2 prefill replicas of 4 H200 GPUs"."""
+    return f"{plural(pool.replicas, f'{pool.role} replica')} of {replica_words(pool)}"
+
+
+def replica_words(pool: EnginePool) -> str:
+    """Write what one replica of a pool runs on, such as "4 H200 GPUs"."""
+    return plural(gpus_per_engine(pool), f"{clean(pool.accelerator, 24)} GPU")
+
+
+def fleet_words(plan: Plan) -> str:
+    """Write the fleet: pool by pool when few, else GPUs by type."""
+    if 0 < len(plan.pools) <= MOST_POOLS_IN_WORDS:
+        return join_words([pool_words(pool) for pool in plan.pools])
+    return f"{gpu_words(plan)} in {plural(len(plan.pools), 'pool')}"
+
+
+def gpu_words(plan: Plan) -> str:
+    """Write the GPUs by type, such as "8 H100 and 6 H200 GPUs", and how many are paid for where that is more."""
+    most = sorted(plan.gpus.items(), key=lambda item: (-item[1], item[0]))
+    bill_notes = {
+        name: f" ({number:,d} billed, {plan.gpus[name]:,d} used)" for name, number in plan.gpus_billed.items()
+    }
+    words = [f"{number:,d} {clean(name)}{bill_notes.get(name, '')}" for name, number in most[:4]]
+    if words:
+        words[-1] += " GPU" if len(most) == 1 and most[0][1] == 1 else " GPUs"
+    if len(most) > 4:
+        words.append(plural(len(most) - 4, "other type"))
+    return join_words(words)
+
+
+def replicas_cell(pool: EnginePool, *, spares: int = 0, limits: bool = False) -> str:
+    """Write a pool without its role, such as "2 × H200 TP4 fp8/bf16": replicas, GPU, parallelism, precision.
+
+    The precision is that of weights and KV cache; it is left out where both have the usual one, or it is not recorded.
+    spares: how many of the replicas are; limits: with `batch_limits`, such as "(64/512)", where they are stated.
+    """
+    dtypes = {str(pool.weight_dtype), str(pool.kv_dtype)}
+    is_usual = dtypes == {ACTIVATION_DTYPE} or None in {pool.weight_dtype, pool.kv_dtype}
+    precision = "" if is_usual else f"{clean(str(pool.weight_dtype), 20)}/{clean(str(pool.kv_dtype), 20)}"
+    notes = f"({spares} spare)" if spares else "", f"({batch_limits(pool)})" if limits and batch_limits(pool) else ""
+    engine = " ".join(filter(None, (clean(pool.accelerator), split_words(pool), precision, *notes)))
+    return f"{pool.replicas:d} × {engine}"
+
+
+def fleet_line(pools: Sequence[EnginePool], *, limits: bool = False) -> str:
+    """Write a fleet in one line, such as "prefill 2 × H100 TP2, decode 1 × H200 TP2"; limits: as of `replicas_cell`."""
+    groups = itertools.groupby(pools, key=lambda pool: pool.role)
+    cells = [f"{role} {' + '.join(replicas_cell(pool, limits=limits) for pool in group)}" for role, group in groups]
+    return ", ".join(cells) or "no fleet"
+
+
+def limits_by_role(pools: Sequence[EnginePool]) -> str:
+    """Write max_num_seqs and max_num_batched_tokens of the pools of `fleet_line`, such as "48/8,192, 360/360"."""
+    groups = itertools.groupby(pools, key=lambda pool: pool.role)
+    return ", ".join(" + ".join(map(batch_limits, group)) for _, group in groups)
+
+
+def batch_limits(pool: EnginePool) -> str:
+    """Write max_num_seqs and max_num_batched_tokens of an engine, "" where they are not stated."""
+    seqs, chunk = pool.max_num_seqs, pool.max_num_batched_tokens
+    return "" if seqs is None or chunk is None else f"{count(seqs)}/{count(chunk)}"
+
+
+def dearest_of_each_role(pools: Sequence[Pool]) -> list[Pool]:
+    """Return the most expensive pool of each role, in the order prefill, decode, colocated."""
+    pools_of_roles = []
+    for role in ("prefill", "decode", "colocated"):
+        members = [pool for pool in pools if pool.role == role]
+        if members:
+            pools_of_roles.append(max(members, key=lambda pool: (pool.usd_per_hour, pool.id)))
+    return pools_of_roles
+
+
+def pool_label(pool: Pool) -> str:
+    """Name a pool on a chart."""
+    return f"{clean(pool.id, 20)} · {pool.role}"
+
+
+def dearest_first(pools: Sequence[Pool]) -> list[Pool]:
+    """Pools by their price, the dearest first."""
+    return sorted(pools, key=lambda pool: (-pool.usd_per_hour, pool.id))
+
+
+BRIEF_ROWS: Final = 4
+"""Rows of a table in the brief answer: more of them would push the verdict off the screen."""
+MOST_POOLS: Final = BRIEF_ROWS + 2
+"""Pools that are all shown in the brief answer."""
+
+
+def shown_pools(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
+    """The pools that are shown: in a brief answer those that cost most, in the plan's order."""
+    if not brief or len(pools) <= MOST_POOLS:
+        return list(pools)
+    dearest = dearest_first(pools)[: BRIEF_ROWS + 1]
+    return [pool for pool in pools if pool in dearest]
+
+
+def pool_loads(plan: Plan) -> dict[str, str]:
+    """The load of each pool: the share of what it can take within the SLO, and what runs out first."""
+    tightest_last = reversed(tightest_limits(plan))
+    return {row.where: f"{used_words(row)} ({constraint_words(row.constraint)})" for row in tightest_last}
+
+
+def fleet_table(plan: Plan, *, brief: bool) -> Table:
+    """The pools of a fleet with their settings, their load and what it is limited by; brief: the dearest of many pools.
+
+    Roles stand there unless ids name them.
+    """
+    pools, loads = plan.pools, pool_loads(plan)
+    ids_name_roles = all(pool.id.startswith(pool.role) for pool in pools)
+    columns = [
+        Column("pool"),
+        *([] if ids_name_roles else [Column("role", optional=True)]),
+        Column("replicas × GPU"),
+        Column("max seqs", "right"),
+        Column("chunk", "right"),
+        Column("$/h", "right"),
+        Column("load", shrink=True, lines=2),
+    ]
+    rows = [
+        (
+            clean(pool.id, 20),
+            *([] if ids_name_roles else [pool.role]),
+            replicas_cell(pool, spares=pool.spare_replicas),
+            count(pool.max_num_seqs),
+            count(pool.max_num_batched_tokens),
+            money(pool.usd_per_hour),
+            loads.get(pool.id, MISSING),
+        )
+        for pool in shown_pools(pools, brief=brief)
+    ]
+    return table_of(columns, rows)
+
+
+LEAST_SHARE: Final = 5e-4
+"""Share of all requests below which a route is not told: percentages have one decimal."""
+
+
+def routing_table(plan: Plan) -> Table:
+    """Which requests of each class each pool gets, and how many of these meet the SLO.
+
+    The shares of a stage sum to the share of all routes.
+    """
+    parts: dict[tuple[str, str, str], list[tuple[float, Route]]] = {}
+    for route in plan.routing:
+        is_colocated = route.prefill == route.decode
+        stages = (
+            {"prefill and decode": route.prefill}
+            if is_colocated
+            else {"prefill": route.prefill, "decode": route.decode}
+        )
+        for stage, fractions in stages.items():
+            for pool, fraction in fractions.items():
+                parts.setdefault((stage, pool, route.slo_class), []).append((fraction * route.share, route))
+    rows = []
+    for (stage, pool, slo_class), routes in parts.items():
+        share, inputs = math.fsum(weight for weight, _ in routes), [row.isl for weight, row in routes if weight > 0.0]
+        if share > LEAST_SHARE:
+            isl, osl, met = (
+                math.fsum(weight * getattr(row, name) for weight, row in routes) / share
+                for name in ("isl", "osl", "attainment")
+            )
+            lengths = " to ".join(dict.fromkeys(map(significant, (min(inputs), max(inputs)))))
+            cells = clean(pool, 20), stage, clean(slo_class, 30), percent(share), lengths
+            order = stage != "prefill", cells[0], -share, cells[2]
+            rows.append((order, (*cells, significant(isl), significant(osl), percent(met))))
+    means = (Column(f"mean {name}", "right", optional=True) for name in ("input", "output"))
+    headers: tuple[Column | str, ...] = ("pool", "stage", "class", "#share", "#inputs", *means, "#SLO met")
+    return table_of(headers, [cells for _, cells in sorted(rows)])
+
+
+def is_routed_apart(plan: Plan) -> bool:
+    """Whether pools of one stage get requests of different lengths."""
+    rows = [(stage, slo_class, inputs) for _, stage, slo_class, _, inputs, *_ in routing_table(plan).rows]
+    return len(set(rows)) > len({(stage, slo_class) for stage, slo_class, _ in rows})
+
+
+MOST_BOXES: Final = 5
+MOST_ENGINES: Final = 8
+MOST_GPUS_OF_MANY: Final = 8
+"""GPUs drawn of each pool when a stage has more than two pools; two engines at least."""
+MOST_SQUARES: Final = 16
+MOST_LINKS: Final = 8
+ROLES: Final = ("prefill", "decode", "colocated")
+
+
+def fleet_diagram(plan: Plan) -> FleetDiagram:
+    """Lay the plan's pools out by role, and the links of most requests."""
+    served, load = served_rate(plan), plan.workload
+    of = f"{'served of' if served < plan.demand_rps else 'the demand is'} {rate(plan.demand_rps)}; "
+    inputs = f"{of * (plan.objective != 'min_cost')}{significant(load.mean_isl)} input tokens each"
+    tokens = si(served * load.mean_osl, "tokens/s").replace(" k", "k ")
+    pools, loads = dearest_first(plan.pools), pool_loads(plan)
+    links = sorted(plan.transfers, key=lambda move: (-move.requests_per_second, move.source, move.target))
+    return FleetDiagram(
+        **{role: _boxes([pool for pool in pools if pool.role == role], loads) for role in ROLES},
+        links=tuple(map(_link, links[:MOST_LINKS])),
+        more_links=max(0, len(links) - MOST_LINKS),
+        entry=(rate(served), inputs),
+        exit=(tokens, f"{significant(load.mean_osl)} output tokens each"),
+    )
+
+
+def _boxes(pools: Sequence[Pool], loads: Mapping[str, str]) -> tuple[PoolBox, ...]:
+    drawn = pools if len(pools) <= MOST_BOXES else pools[: MOST_BOXES - 1]
+    boxes = [_box(pool, loads.get(pool.id, MISSING), of_many=len(drawn) > 2) for pool in drawn]
+    if hidden := pools[len(drawn) :]:
+        gpus, usd = sum(pool.gpus for pool in hidden), math.fsum(pool.usd_per_hour for pool in hidden)
+        replicas = plural(sum(pool.replicas for pool in hidden), "replica")
+        lines = (f"{replicas} on {count(gpus)} GPUs · {hourly(usd)}", "All are under Settings.")
+        role = hidden[0].role
+        boxes.append(PoolBox(plural(len(hidden), f"more {role} pool"), role, lines, engines=(), columns=1, more=""))
+    return tuple(boxes)
+
+
+def _box(pool: Pool, load: str, *, of_many: bool) -> PoolBox:
+    gpus = gpus_per_engine(pool)
+    load = "overloaded by formula" if is_overloaded(pool) else f"load {load}"
+    squares = min(gpus, MOST_SQUARES)
+    drawn = min(pool.replicas, max(2, MOST_GPUS_OF_MANY // squares) if of_many else MOST_ENGINES)
+    working = pool.replicas - pool.spare_replicas
+    hidden = [plural(pool.replicas - drawn, "more replica")] if pool.replicas > drawn else []
+    hidden += [f"{gpus} GPUs in each replica"] if gpus > squares else []
+    spare = f", {pool.spare_replicas} spare" if pool.spare_replicas else ""
+    return PoolBox(
+        title=pool_label(pool),
+        role=pool.role,
+        lines=(
+            f"{plural(pool.replicas, 'replica')} of {replica_words(pool)}{spare} · {split_words(pool)}",
+            f"{rate(pool.operating_point.request_rate_rps)} · {load} · {hourly(pool.usd_per_hour)}",
+        ),
+        engines=tuple((squares, index >= working) for index in range(drawn)),
+        columns=max(1, min(8, squares, max(pool.tensor_parallel, pool.data_parallel))),
+        more=", ".join(hidden),
+    )
+
+
+def _link(item: Transfer) -> LinkLine:
+    return LinkLine(
+        source=clean(item.source, 20),
+        target=clean(item.target, 20),
+        lines=(
+            f"{rate(item.requests_per_second)} · {si(item.bytes_per_second, 'B/s')} of KV cache",
+            f"{duration(item.seconds_per_request)} each · {percent(item.link_utilization)} of the link",
+        ),
+    )
