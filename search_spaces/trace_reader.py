@@ -108,9 +108,9 @@ class Rows:
     isl: IntArray
     osl: IntArray
     line: IntArray
+    cached: IntArray | None = None
     hash_ids: NDArray[np.uint64] | None = None
     hash_counts: IntArray | None = None
-    cached: IntArray | None = None
 
     def __len__(self) -> int:
         return int(self.line.size)
@@ -226,8 +226,7 @@ def rows_of(
                 hashes.append(blocks)
             except InputError as error:
                 raise InputError(f"{path}:{number}: {error}") from None
-        times, isls, osls, lines_of, *rest = map(np.ascontiguousarray, np.array(numbers, dtype=np.int64).T)
-        table = Rows(times, isls, osls, lines_of, cached=rest[0] if rest else None)
+        table = Rows(*(np.ascontiguousarray(column) for column in np.array(numbers, dtype=np.int64).T))
         block_lists = [blocks for blocks in hashes if blocks is not None]
         if len(block_lists) < len(hashes):
             yield table
