@@ -9,23 +9,25 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from optimizer.whatif.answer import Row, Solver, Sweep, local_executor, run_sweep
+from optimizer.plans.plan import Status
+from optimizer.whatif.answer import Answer, ScenarioEffort
+from optimizer.whatif.solver import Sweep, Task, run_sweep
+from optimizer.whatif.workers import local_executor
 from search_spaces.files import Journal
 from search_spaces.scenarios import Scenario
 
 KEY = "squares"
 
 
-def square(numbered: tuple[int, Scenario]) -> Row:
-    number, scenario = numbered
-    return {"number": number, "square": scenario.changes["x"] ** 2, "fleet": ""}
+def square(task: Task) -> Answer:
+    scenario, _ = task
+    return Answer(Status.FEASIBLE, goodput=scenario.changes["x"] ** 2)
 
 
 def squares(
@@ -33,19 +35,20 @@ def squares(
     executor: Executor,
     jobs: int,
     journal: Journal | None = None,
-    solve: Callable[[tuple[int, Scenario]], Row] = square,
-) -> list[Row]:
+    solve: Callable[[Task], Answer] = square,
+) -> list[float]:
     scenarios = tuple(Scenario("", {"x": x}) for x in range(count))
-    return run_sweep(Sweep(scenarios, cast("Solver", solve), 0, KEY), executor, jobs, journal)
+    sweep = Sweep(scenarios, solve, ScenarioEffort.SIMPLE, 0, KEY)
+    return [item.answer.goodput for item in run_sweep(sweep, executor, jobs, journal)]
 
 
-EXPECTED = [{"number": x, "square": x * x} for x in range(40)]
+EXPECTED = [x * x for x in range(40)]
 
 
-def is_killed_at_27(numbered: tuple[int, Scenario]) -> Row:
-    if numbered[1].changes["x"] == 27:
+def is_killed_at_27(task: Task) -> Answer:
+    if task[0].changes["x"] == 27:
         os.kill(os.getpid(), signal.SIGKILL)
-    return square(numbered)
+    return square(task)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")

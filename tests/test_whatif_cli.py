@@ -50,7 +50,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 def test_a_sweep_is_rows_in_grid_order_a_table_and_a_page(workload: Path, tmp_path: Path) -> None:
     target, page = tmp_path / "sweep.csv", tmp_path / "sweep.html"
     record = answered("whatif", workload, *AXES, "--jobs", 1, "--csv", target, "--html", page)
-    assert (record["schema"], record["search"], record["simulated"]) == ("pdplan.whatif/2", "full", False)
+    assert (record["schema"], record["search"], record["simulated"]) == ("pdplan.whatif/3", "full", False)
     rows = record["rows"]
     prices = [0.5, 0.5 + 3.5 / 3, 0.5 + 7.0 / 3, 4.0]
     assert [(row["price.A100-80"], row["rate"]) for row in rows] == [
@@ -110,7 +110,7 @@ def test_a_map_has_the_cheapest_fleet_of_each_shape_in_every_cell(workload: Path
     page, table = tmp_path / "map.html", tmp_path / "map.csv"
     asked = ("map", workload, "--over", "isl=300,2400", "--over", "rate=10,80", "--jobs", 1)
     found = answered(*asked, "--html", page, "--csv", table)
-    assert (found["schema"], found["over"]) == ("pdplan.map/1", ["isl", "rate"])
+    assert (found["schema"], found["over"]) == ("pdplan.map/2", ["isl", "rate"])
     rows = found["rows"]
     shapes = ("colocated", "disaggregated")
     assert [(row["isl"], row["rate"], row["shape"]) for row in rows] == [
