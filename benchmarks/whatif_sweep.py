@@ -27,7 +27,9 @@ import click
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from optimizer.whatif.answer import ONE_THREAD, Row, ScenarioEffort, Sweep, run_sweep, sweep_of  # noqa: E402
+from optimizer.whatif.answer import ScenarioAnswer, ScenarioEffort  # noqa: E402
+from optimizer.whatif.solver import Sweep, run_sweep, sweep_of  # noqa: E402
+from optimizer.whatif.workers import ONE_THREAD  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
 from search_spaces.scenarios import parse_axis  # noqa: E402
 
@@ -60,7 +62,7 @@ class Timed:
     wall: float
     workers: float
     own: float
-    rows: list[Row]
+    rows: list[ScenarioAnswer]
 
 
 def timed(sweep: Sweep, jobs: int) -> Timed:
@@ -139,19 +141,15 @@ def told(one: Timed, two: Timed) -> str:
 def agree(sweep: Sweep, one: Timed, two: Timed) -> bool:
     """Whether one worker and two give the same rows, and a row alone the same fleet and cost."""
     picked = range(0, len(one.rows), max(len(one.rows) // ALONE, 1))
-    alone = [sweep.solver((number, sweep.scenarios[number])) for number in picked]
-    same = all(
-        row["cost_usd_per_hour"] == one.rows[number]["cost_usd_per_hour"] and row["pools"] == one.rows[number]["pools"]
-        for number, row in zip(picked, alone, strict=True)
-        if not one.rows[number]["refuted"]
-    )
+    pairs = [(one.rows[number].answer, sweep.solver((sweep.scenarios[number], False))) for number in picked]
+    same = all(best.cost == alone.cost and best.pools == alone.pools for best, alone in pairs if not best.refuted)
     return same and one.rows == two.rows
 
 
-def gaps(rows: list[Row]) -> str:
+def gaps(rows: list[ScenarioAnswer]) -> str:
     """How wide the gaps are."""
-    found = sorted(row["gap"] for row in rows if row["gap"] is not None)
-    fleets = sum(row["cost_usd_per_hour"] is not None for row in rows)
+    found = sorted(row.answer.gap for row in rows if row.answer.gap is not None)
+    fleets = sum(row.answer.cost is not None for row in rows)
     if not found:
         return "no gaps"
     return f"{len(found):,} gaps of {fleets:,} fleets, median {found[len(found) // 2]:.1%}, at most {found[-1]:.1%}"

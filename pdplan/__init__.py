@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optimizer.plans.plan import FleetEvaluation, Plan
     from optimizer.recommend.search import Level
     from optimizer.verification.simulated_plan import Simulated
-    from optimizer.whatif.curves import Frontier
+    from optimizer.whatif.answer import Frontier
     from search_spaces.fleet_file import StatedFleet, load_fleet
     from search_spaces.loader import load_problem
     from search_spaces.problem import Problem
@@ -70,7 +70,7 @@ _HOMES = {
     },
     "optimizer.plans.plan": {"FleetEvaluation", "Plan"},
     "optimizer.recommend.search": {"Level"},
-    "optimizer.whatif.curves": {"Frontier"},
+    "optimizer.whatif.answer": {"Frontier"},
     "optimizer.verification.simulated_plan": {"Simulated"},
     "search_spaces.fleet_file": {"StatedFleet", "load_fleet"},
     "search_spaces.loader": {"load_problem"},

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from optimizer.plans.plan import FleetEvaluation, Plan
     from optimizer.recommend.search import Level
     from optimizer.verification.simulated_plan import Simulated
-    from optimizer.whatif.answer import Row
-    from optimizer.whatif.curves import Frontier
+    from optimizer.whatif.answer import Frontier, Row
     from reports.deploy.deployment import Options
     from search_spaces.fleet_file import StatedFleet
     from search_spaces.problem import Problem
@@ -202,7 +201,9 @@ def whatif(
     vary: KEY=SPEC as --vary has it, several of them, or a mapping such as {"price.H200": [2, 3], "rate": "5:80:16"};
     scenario: names of the file's `scenarios:`; jobs: processes. Requests are random.
     """
-    from optimizer.whatif.answer import ScenarioEffort, local_executor, run_sweep, sweep_of
+    from optimizer.whatif.answer import ScenarioEffort, sweep_rows
+    from optimizer.whatif.solver import run_sweep, sweep_of
+    from optimizer.whatif.workers import local_executor
     from search_spaces.loader import without_recording
     from search_spaces.scenarios import chosen_scenarios, parse_axis
 
@@ -215,7 +216,7 @@ def whatif(
     effort = ScenarioEffort.SIMULATED if simulate else ScenarioEffort.FULL if full else None
     sweep = sweep_of(problem, axes, scenarios, effort, gap, verify)
     with local_executor(jobs) as executor:
-        return run_sweep(sweep, executor, jobs)
+        return sweep_rows(run_sweep(sweep, executor, jobs))
 
 
 def frontier(

@@ -2,7 +2,7 @@
 
 A number beyond these is a slip (a unit, a column, a power of ten), and would overflow or stall the search that runs
 on it. The ranges are wider than any fleet in use by orders of magnitude, so that they refuse slips and nothing else.
-The names of deployment targets stand here too, apart from what they can do: the command line needs them at once.
+The names of deployment targets and of curves stand here too: the command line needs them at once.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ def plain(value: float) -> str:
     """
     return f"{int(value):,}" if value == int(value) and abs(value) < 1e16 else f"{value:g}"
 
+
+OVER: Final = ("rate", *map(str, Metric), "attainment", "budget")
+"""What `pdplan frontier` goes over."""
 
 HOURS_PER_DAY: Final = 24
 DAY: Final = HOURS_PER_DAY * SECONDS_PER_HOUR

@@ -351,7 +351,7 @@ def pointed(name: str, lines: tuple[str, ...], position: Position, sentence: str
 
 # --- the journal of a sweep -------------------------------------------------------------------------------------------
 
-JOURNAL_SCHEMA = "pdplan.sweep/3"
+JOURNAL_SCHEMA = "pdplan.sweep/4"
 DIGEST = "sha256"
 """Last key of every row of a journal."""
 LONGEST_HEADER = MIB

@@ -279,6 +279,60 @@ def number_of(key: str, text: str) -> float:
     return number
 
 
+# --- where a lever stands, and goes --------------------------------------------------------------------------------
+
+GOALS: Final = 0.5, 0.999
+"""Goals of attainment that a curve goes over where no others are asked for [1]."""
+
+
+def check_order(key: str) -> None:
+    """Raise InputError for a lever whose values have no order."""
+    if not lever_of(key).ordered:
+        ordered_levers = ", ".join(name for name, lever in LEVERS.items() if lever.ordered)
+        raise InputError(f"{key} has no order, so nothing breaks even along it; levers that have: {ordered_levers}")
+
+
+def own_value(problem: Problem, key: str) -> float | None:
+    """The problem's own value of a lever, in its unit; factors stand at 1. None where it has none.
+
+    A limit of latency is that of the first class, and a goal that of all classes.
+    """
+    head, _, name = key.partition(".")
+    if head.endswith("_scale"):
+        return 1.0
+    load, goals = problem.workload, {slo.attainment for slo in problem.slos}
+    values: dict[str, float | None] = {
+        "rate": load.request_rate,
+        "burstiness": load.burstiness,
+        "isl": load.mean_isl,
+        "osl": load.mean_osl,
+        **{str(metric): limit for metric, limit in problem.slos[0].limits.items()},
+        "attainment": goals.pop() if len(goals) == 1 else None,
+        "budget": problem.constraints.budget,
+        "power": problem.constraints.power,
+        **{f"price.{offer.accelerator.name.casefold()}": offer.usd_per_hour for offer in problem.offers},
+    }
+    value = values.get(f"price.{name.casefold()}" if head == "price" else key)
+    return None if value is None or math.isinf(value) else value
+
+
+def usual_range(problem: Problem, key: str) -> tuple[float, float]:
+    """From a quarter to four times the value at hand; factors stand at 1, goals have a range of their own.
+
+    Raises InputError for names and precisions, which have no order, and for what has no such value.
+    """
+    check_order(key)
+    value = own_value(problem, key)
+    if key == "attainment":
+        return GOALS
+    if value is None:
+        changed(problem.inputs, {key: 1.0})  # raises where there is no such value at all
+        raise InputError(f"{key}: say between which values, such as --between 1:8")
+    return value / 4, value * 4
+
+
+# --- scenarios --------------------------------------------------------------------------------------------------------
+
 MOST_SCENARIOS = 1_000_000
 """More than that is a mistake in a range."""
 

@@ -15,9 +15,10 @@ from optimizer.plans.records import Sensitivity, engine_counts
 from optimizer.recommend.explain import with_limit
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.whatif.answer import ScenarioEffort, answer, answer_of_plan
-from optimizer.whatif.curves import break_even, frontier
-from optimizer.whatif.sensitivity import STEP_TIME, kind_of, relaxation, sensitivity, shadow_prices
+from optimizer.whatif.answer import ScenarioEffort
+from optimizer.whatif.curves import frontier
+from optimizer.whatif.sensitivity import STEP_TIME, break_even, kind_of, relaxation, sensitivity, shadow_prices
+from optimizer.whatif.solver import answer, answer_of_plan
 from pdplan.cli import run
 from reports.answers.curves import curve_record
 from search_spaces.loader import load_problem, problem_of

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import yaml
@@ -22,8 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
+from optimizer.plans.plan import Status
 from optimizer.plans.records import OPTIMAL_GAP
-from optimizer.whatif.answer import Row, Solver, Sweep, local_executor, run_sweep
+from optimizer.whatif.answer import Answer, ScenarioEffort
+from optimizer.whatif.solver import Sweep, Task, run_sweep
+from optimizer.whatif.workers import local_executor
 from pdplan.cli import cli
 from search_spaces.files import Journal
 from search_spaces.scenarios import Scenario
@@ -51,7 +54,7 @@ def answered(*arguments: object, code: int = 0, verify: int = 0) -> dict[str, An
 def test_a_sweep_is_rows_in_grid_order_a_table_and_a_page(workload: Path, tmp_path: Path) -> None:
     target, page = tmp_path / "sweep.csv", tmp_path / "sweep.html"
     record = answered("whatif", workload, *AXES, "--jobs", 1, "--csv", target, "--html", page)
-    assert (record["schema"], record["search"], record["simulated"]) == ("pdplan.whatif/2", "full", False)
+    assert (record["schema"], record["search"], record["simulated"]) == ("pdplan.whatif/3", "full", False)
     rows = record["rows"]
     prices = [0.5, 0.5 + 3.5 / 3, 0.5 + 7.0 / 3, 4.0]
     assert [(row["price.A100-80"], row["rate"]) for row in rows] == [
@@ -90,7 +93,7 @@ def test_a_map_has_the_cheapest_fleet_of_each_shape_in_every_cell(workload: Path
     page, table = tmp_path / "map.html", tmp_path / "map.csv"
     asked = ("map", workload, "--over", "isl=300,2400", "--over", "rate=10,80", "--jobs", 1)
     found = answered(*asked, "--html", page, "--csv", table)
-    assert (found["schema"], found["over"]) == ("pdplan.map/1", ["isl", "rate"])
+    assert (found["schema"], found["over"]) == ("pdplan.map/2", ["isl", "rate"])
     rows = found["rows"]
     shapes = ("colocated", "disaggregated")
     assert [(row["isl"], row["rate"], row["shape"]) for row in rows] == [
@@ -178,13 +181,12 @@ def test_one_core_two_cores_and_two_nodes_give_the_same_table(workload: Path, tm
 
 # --- sweeps: the same rows after a killed worker, and after a journal that was cut short
 
-
 KEY = "squares"
 
 
-def square(numbered: tuple[int, Scenario]) -> Row:
-    number, scenario = numbered
-    return {"number": number, "square": scenario.changes["x"] ** 2, "fleet": ""}
+def square(task: Task) -> Answer:
+    scenario, _ = task
+    return Answer(Status.FEASIBLE, goodput=scenario.changes["x"] ** 2)
 
 
 def squares(
@@ -192,19 +194,20 @@ def squares(
     executor: Executor,
     jobs: int,
     journal: Journal | None = None,
-    solve: Callable[[tuple[int, Scenario]], Row] = square,
-) -> list[Row]:
+    solve: Callable[[Task], Answer] = square,
+) -> list[float]:
     scenarios = tuple(Scenario("", {"x": x}) for x in range(count))
-    return run_sweep(Sweep(scenarios, cast("Solver", solve), 0, KEY), executor, jobs, journal)
+    sweep = Sweep(scenarios, solve, ScenarioEffort.SIMPLE, 0, KEY)
+    return [item.answer.goodput for item in run_sweep(sweep, executor, jobs, journal)]
 
 
-EXPECTED = [{"number": x, "square": x * x} for x in range(40)]
+EXPECTED = [x * x for x in range(40)]
 
 
-def is_killed_at_27(numbered: tuple[int, Scenario]) -> Row:
-    if numbered[1].changes["x"] == 27:
+def is_killed_at_27(task: Task) -> Answer:
+    if task[0].changes["x"] == 27:
         os.kill(os.getpid(), signal.SIGKILL)
-    return square(numbered)
+    return square(task)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")

@@ -16,11 +16,11 @@ from optimizer.plans.plan import Status
 from optimizer.plans.records import CANDIDATES, JudgedFleet, engine_counts
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
-from optimizer.whatif import answer as answers
-from optimizer.whatif import curves
-from optimizer.whatif.answer import Answer, Row, ScenarioEffort, answer, run_sweep, sweep_of
-from optimizer.whatif.curves import RESOLUTION, break_even, frontier
-from optimizer.whatif.sensitivity import levers, near_optimal, sensitivity, tornado
+from optimizer.whatif import curves, solver
+from optimizer.whatif.answer import RESOLUTION, Answer, ScenarioAnswer, ScenarioEffort, nothing
+from optimizer.whatif.curves import frontier
+from optimizer.whatif.sensitivity import break_even, levers, near_optimal, sensitivity, tornado
+from optimizer.whatif.solver import answer, run_sweep, sweep_of
 from reports.answers.curves import break_even_document, curve_record, frontier_document, frontier_rows
 from reports.answers.whatif import sweep_document
 from reports.document import Document
@@ -59,11 +59,11 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
             return judged(instance, fleet)
 
         def answered(problem: Problem, effort: ScenarioEffort, *rest: Any, **more: Any) -> Answer:
-            none = answers.nothing("not searched")
+            none = nothing("not searched")
             return own or none if effort is ScenarioEffort.SIMULATED else solve(problem, effort, *rest, **more)
 
-        answers.look_at.cache_clear()
-        for module in (answers, curves):
+        solver.look_at.cache_clear()
+        for module in (solver, curves):
             monkeypatch.setattr(module, "look", look)
         monkeypatch.setattr(curves, "answer", answered)
         return fleets
@@ -120,7 +120,7 @@ def test_where_nothing_holds_there_is_no_answer(tight: Problem, judge: Judge) ->
 
 def test_break_even_prices_are_those_of_a_fleet_that_simulation_did_not_refute(tight: Problem) -> None:
     """One H100 is the cheapest by formula, and no price makes it hold."""
-    answers.look_at.cache_clear()
+    solver.look_at.cache_clear()
     plan, best = optimize(tight, level=Level.QUICK, extras=False), answer(tight, simulated=True)
     others = [
         JudgedFleet(what="a rival", pools=list(miss.pools), cost_usd_per_hour=miss.cost or 0.0, held=False,
@@ -152,7 +152,7 @@ def test_what_cannot_be_simulated_along_a_lever_says_what_can(tight: Problem) ->
 
 def swept(
     problem: Problem, looks: int, *axes: str, workers: int = 1, effort: ScenarioEffort | None = None
-) -> list[Row]:
+) -> list[ScenarioAnswer]:
     sweep = sweep_of(problem, [parse_axis(axis) for axis in axes], (), effort, None, looks)
     with ThreadPoolExecutor(workers) as executor:
         return run_sweep(sweep, executor, workers)
@@ -165,12 +165,12 @@ def test_rows_that_differ_in_prices_share_a_simulation(tight: Problem, judge: Ju
     rows = swept(tight, 4, "price.H100=1:4:7", effort=effort)
     keys = [tuple((pool.shape, pool.chunk, pool.replicas) for pool in fleet.pools) for fleet in looked]
     assert len(looked) == len(set(keys)) < len(rows)
-    for before, row in zip(plain, rows, strict=True):
-        assert (before["simulated"], before["simulated_attainment"], before["refuted"]) == (False, None, [])
-        assert (row["simulated"], row["simulated_attainment"]) == (True, 1.0)
-        assert row["cost_usd_per_hour"] > row["refuted"][0]["cost_usd_per_hour"] == before["cost_usd_per_hour"]
-        assert row["refuted"][0]["pools"] == before["pools"]
-        assert before["bound_usd_per_hour"] == row["bound_usd_per_hour"]
+    for before, after in zip((row.answer for row in plain), (row.answer for row in rows), strict=True):
+        assert (before.attainment, before.refuted) == (None, ())
+        assert after.attainment == 1.0
+        assert after.cost > after.refuted[0].cost == before.cost
+        assert after.refuted[0].pools == before.pools
+        assert before.bound == after.bound
     shown = text(sweep_document(rows, "simple"))
     refuted = "(and in 6 other rows): colocated 1 × H100 TP1 (128/2,048) for $1.00/h. It misses when simulated."
     assert f"Simulated and ruled out at price.H100 $1.00/h {refuted}" in shown
@@ -182,7 +182,7 @@ def test_rows_of_one_fleet_share_what_was_seen_of_it(tight: Problem, judge: Judg
     looked = judge(lambda _instance, _fleet: (0.995, ""))
     rows = swept(tight, 4, "price.H100=1:4:7")
     assert len(looked) == 1
-    assert [(row["simulated"], row["simulated_attainment"]) for row in rows] == [(True, 0.995)] * 7
+    assert [row.answer.attainment for row in rows] == [0.995] * 7
 
 
 @pytest.mark.parametrize("looks", [1, 2, 3])

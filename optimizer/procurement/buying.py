@@ -19,7 +19,7 @@ from itertools import product
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.errors import InfeasibleError
 from costmodel.units import KILO
 from optimizer.fleets.build_plan import engine_pools
@@ -206,29 +206,29 @@ def _serving(outcomes: Sequence[Bill]) -> dict[tuple[object, ...], SizedFleet]:
 def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | None = None) -> BuyingPlan:
     """The same with the fleets of every level given."""
     (progress or silent)("choosing commitments", 0.5)
+    dispatcher, chances = Dispatcher(terms, levels), terms.forecast.probabilities
     paths = [path_of(terms, levels, path.growth) for path in terms.forecast.paths]
-    prospect = _Prospect(Dispatcher(terms, levels), paths, terms.forecast.probabilities)
-    joint, bound = prospect.plan()
+    joint, bound = dispatcher.plan(paths, chances)
     nothing = np.zeros_like(joint)
-    best = min((joint, nothing), key=prospect.cost)
+    best = min((joint, nothing), key=lambda plan: dispatcher.cost(plan, paths, chances))
+    first = np.array([start.month == 0 for start in dispatcher.starts], dtype=np.bool_)
     renter = tuple(contract for contract in terms.contracts if contract.tier is Tier.ON_DEMAND)
     rent = Dispatcher(replace(terms, contracts=renter), levels)
     sunk = sum(contract.held * contract.monthly * terms.forecast.months for contract in terms.contracts)
     outcomes = []
     for path, counts in zip(paths, best, strict=True):
-        bill = prospect.dispatcher.bill(path, prospect.commitments(counts))
-        sure = _Prospect(prospect.dispatcher, [path], np.ones(1))
-        plans = () if len(paths) == 1 else (sure.plan()[0], nothing[:1])
-        hindsight = min(bill.total, *map(sure.cost, plans)) if plans else bill.total
-        later = prospect.commitments(np.where(prospect.first, 0, counts))
+        bill, sure = dispatcher.bill(path, dispatcher.commitments(counts)), np.ones(1)
+        plans = () if len(paths) == 1 else (dispatcher.plan([path], sure)[0], nothing[:1])
+        hindsight = min([bill.total, *(dispatcher.cost(plan, [path], sure) for plan in plans)])
+        later = dispatcher.commitments(np.where(first, 0, counts))
         outcomes.append(replace(bill, later=later, best=hindsight, all_rented=rent.bill(path, ()).total + sunk))
     return BuyingPlan(
         problem=problem,
         terms=terms,
         levels=levels,
-        now=prospect.commitments(np.where(prospect.first, best[0], 0)),
+        now=dispatcher.commitments(np.where(first, best[0], 0)),
         outcomes=tuple(outcomes),
-        bound=min(bound + sunk, prospect.cost(best)),
+        bound=min(bound + sunk, dispatcher.cost(best, paths, chances)),
     )
 
 
@@ -238,51 +238,6 @@ def path_of(terms: Terms, levels: Levels, growth: float) -> FloatArray:
     hours = np.zeros((terms.forecast.months, levels.rates.size))
     np.add.at(hours, (np.arange(terms.forecast.months)[:, None], level), HOURS_PER_MONTH / HOURS_PER_DAY)
     return hours
-
-
-@dataclass(frozen=True, slots=True)
-class _Prospect:
-    """Paths that the demand may take, (months, levels) [h] each, and their probabilities.
-
-    A plan for them is how many GPUs are taken at each start on each path, (paths, starts); `starts_of` lists starts.
-    """
-
-    dispatcher: Dispatcher
-    paths: Sequence[FloatArray]
-    probabilities: FloatArray
-
-    @property
-    def first(self) -> BoolArray:
-        """Starts in the first month: there a plan is the same on every path."""
-        return np.array([start.month == 0 for start in starts_of(self.dispatcher.terms)], dtype=np.bool_)
-
-    def commitments(self, counts: IntArray) -> tuple[ContractedGpus, ...]:
-        """So many GPUs at each start."""
-        starts = zip(starts_of(self.dispatcher.terms), counts.tolist(), strict=True)
-        return tuple(replace(start, count=count) for start, count in starts if count)
-
-    def cost(self, plan: IntArray) -> float:
-        """Expected cost [$]."""
-        rows = zip(self.paths, map(self.commitments, plan), strict=True)
-        return float(self.probabilities @ np.array([self.dispatcher.bill(*row).total for row in rows]))
-
-    def plan(self) -> tuple[IntArray, float]:
-        """The programme's plan, and the least that any would cost [$].
-
-        The programme thinks spot dearer in no number than it is, and may lean on it too much, so that it is asked
-        without spot too, and the exact cost decides. The bound leaves out what owned GPUs cost in use or not.
-        """
-        terms = self.dispatcher.terms
-        firm = replace(terms, contracts=tuple(contract for contract in terms.contracts if contract.spot is None))
-        plans, bounds = [], []
-        for case in [terms] if len(firm.contracts) == len(terms.contracts) else [terms, firm]:
-            program, variables = buying_program(case, self.dispatcher.levels, self.paths, self.probabilities)
-            solution = solve(program, gap=OPTIMAL_GAP, nodes=MOST_LOOKS)
-            shape = len(self.paths), self.first.size
-            plan = np.round(solution.x[variables]).astype(np.int64) if solution.x.size else np.zeros(shape, np.int64)
-            plans.append(plan)
-            bounds.append(max(solution.bound, 0.0))
-        return min(plans, key=self.cost), bounds[0]
 
 
 def starts_of(terms: Terms) -> list[ContractedGpus]:
@@ -418,10 +373,14 @@ class Bill:
 
 
 class Dispatcher:
-    """Chooses options and contracts hour by hour; remembers what a number of GPUs costs beside given capacities."""
+    """Chooses options and contracts hour by hour; remembers what a number of GPUs costs beside given capacities.
+
+    A path that the demand may take is hours at each level in each month, (months, levels) [h]. A plan for some paths is
+    how many GPUs are taken at each of the `starts` on each, (paths, starts).
+    """
 
     def __init__(self, terms: Terms, levels: Levels) -> None:
-        self.terms, self.levels = terms, levels
+        self.terms, self.levels, self.starts = terms, levels, starts_of(terms)
         self._running = np.array([contract.running for contract in terms.contracts])
         self._rentals = [rental(terms.contracts, k, int(most)) for k, most in enumerate(levels.most.max(axis=0))]
         order = np.argsort(self._running, kind="stable")
@@ -429,8 +388,35 @@ class Dispatcher:
         self._own = [order[offers == offer] for offer in range(len(self._rentals))]
         self._uses: dict[tuple[int, int, tuple[int, ...]], tuple[float, IntArray]] = {}
 
+    def commitments(self, counts: IntArray) -> tuple[ContractedGpus, ...]:
+        """So many GPUs at each start."""
+        starts = zip(self.starts, counts.tolist(), strict=True)
+        return tuple(replace(start, count=count) for start, count in starts if count)
+
+    def cost(self, plan: IntArray, paths: Sequence[FloatArray], probabilities: FloatArray) -> float:
+        """Expected cost of a plan [$]."""
+        rows = zip(paths, map(self.commitments, plan), strict=True)
+        return float(probabilities @ np.array([self.bill(*row).total for row in rows]))
+
+    def plan(self, paths: Sequence[FloatArray], probabilities: FloatArray) -> tuple[IntArray, float]:
+        """The programme's plan, and the least that any would cost [$].
+
+        The programme thinks spot dearer in no number than it is, and may lean on it too much, so that it is asked
+        without spot too, and the exact cost decides. The bound leaves out what owned GPUs cost in use or not.
+        """
+        firm = replace(self.terms, contracts=tuple(item for item in self.terms.contracts if item.spot is None))
+        plans, bounds = [], []
+        for case in [self.terms] if len(firm.contracts) == len(self.terms.contracts) else [self.terms, firm]:
+            program, variables = buying_program(case, self.levels, paths, probabilities)
+            solution = solve(program, gap=OPTIMAL_GAP, nodes=MOST_LOOKS)
+            shape = len(paths), len(self.starts)
+            plan = np.round(solution.x[variables]).astype(np.int64) if solution.x.size else np.zeros(shape, np.int64)
+            plans.append(plan)
+            bounds.append(max(solution.bound, 0.0))
+        return min(plans, key=lambda plan: self.cost(plan, paths, probabilities)), bounds[0]
+
     def bill(self, path: FloatArray, commitments: Sequence[ContractedGpus]) -> Bill:
-        """The exact cost of a path, hours at each level in each month, (months, levels) [h]."""
+        """The exact cost of a path."""
         contracts, months = self.terms.contracts, len(path)
         value, fee, by_hour = np.zeros((3, months, len(contracts)))
         capacity = np.tile([contract.held for contract in contracts], (months, 1))

@@ -33,6 +33,7 @@ from optimizer.plans.records import SHORT_RUNS, Outcome
 from optimizer.verification.bench import LIFETIMES, MOST_REQUESTS, in_system
 from optimizer.verification.demand import seeded_demands
 from optimizer.verification.judge import MOST_JUDGED, Judgement, judge, judge_until, until_decided
+from search_spaces.bounds import DAY
 from search_spaces.problem import Billing
 
 Engines = tuple[int, ...]
@@ -277,8 +278,6 @@ def rerouted(route: FloatArray, roles: list[Role], domains: list[int], left: Flo
 
 Stretch = tuple[float, int, IntArray]
 """A share of an hour [1], the hour, and the replicas then, (pools,)."""
-
-DAY = 24 * SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True)

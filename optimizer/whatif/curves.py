@@ -1,102 +1,40 @@
-"""The best fleet along one lever, as steps on which it stays the same: frontiers, and break-even values.
+"""The cheapest fleet along a lever that only makes the problem harder, as steps on which it stays the same.
 
-Along a lever that only makes the problem harder (`frontier`), the cheapest fleet stays the cheapest until it no longer
-holds; the evaluation of that one fleet says where. So each step takes one answer and one bisection. The next fleet is
-searched for RESOLUTION beyond that end: what would be the cheapest over less than that has no step. With simulation a
-step ends where its fleet was seen to hold, by bisection; one that holds nowhere in its stretch is refuted, and the
-cheapest of the others takes its place. At the problem's own value the whole search is made.
-
-Along a price (`break_even`) the cost of each fleet is a straight line, and two fleets meet where their lines cross
-(Eisner and Severance 1976). Along any other lever the range is halved wherever the fleets at its ends differ.
+The cheapest fleet stays the cheapest until it no longer holds; the evaluation of that one fleet says where. So each
+step takes one answer and one bisection. The next fleet is searched for RESOLUTION beyond that end: what would be the
+cheapest over less than that has no step. With simulation a step ends where its fleet was seen to hold, by bisection;
+one that holds nowhere in its stretch is refuted, and the cheapest of the others takes its place. At the problem's own
+value the whole search is made.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Final
-
-import numpy as np
 
 from costmodel.errors import InputError, shown
 from costmodel.metric import Metric
 from costmodel.words import plural
 from optimizer.fleets.evaluate import holds_at
-from optimizer.fleets.fleet import owned_and_rented
 from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.records import (
     CANDIDATES,
-    HALVINGS,
     OPTIMAL_GAP,
     QUICK_CANDIDATES,
     ROUNDING,
-    TOLERANCE,
     engine_counts,
 )
 from optimizer.search.search import Engines, smallest_batches
 from optimizer.verification.bench import LEAST_RUNS, look
 from optimizer.verification.judge import MOST_RUNS
+from search_spaces.bounds import OVER
 from search_spaces.problem import Goal, Problem
-from search_spaces.scenarios import LEVERS, changed, lever_of, scenario_problem
+from search_spaces.scenarios import own_value, scenario_problem, usual_range
 
-from .answer import Answer, Case, ScenarioEffort, answer, is_simple, unproven
-
-MOST_STEPS: Final = 300
-"""Of a curve; more are a range too wide."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A stretch of a curve on which one fleet is the cheapest, from `start` to `end`; of a frontier, to its hardest.
-
-    costs: at the two ends [$/h]; promised: up to which the fleet holds by formula, where a simulation says less;
-    missed: where it was seen to miss then, at most RESOLUTION beyond `end`.
-    """
-
-    start: float
-    end: float
-    answer: Answer
-    costs: tuple[float | None, float | None]
-    promised: float | None = None
-    missed: float | None = None
-
-    @classmethod
-    def of(cls, start: float, end: float, best: Answer) -> Step:
-        """A step on which the cost stays the same."""
-        return cls(start, end, best, (best.cost, best.cost))
-
-
-# --- frontiers --------------------------------------------------------------------------------------------------------
-
-RESOLUTION: Final = TOLERANCE / 2.0
-"""Of the curve, relative to the lever's value (of attainment: to the misses that it permits) [1]: no step is narrower
-but by its range, and what simulation says of an end is found to it."""
-GOALS: Final = 0.5, 0.999
-"""Goals of attainment that a curve goes over where no others are asked for [1]."""
-OVER: Final = ("rate", *map(str, Metric), "attainment", "budget")
-"""What `pdplan frontier` goes over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Frontier:
-    """Steps from the easiest value to the hardest; of break-even values, in ascending order.
-
-    tolerance: of each step's end by formula, relative; of break-even values, in units of the lever. refuted: fleets
-    that hold by formula somewhere in the range, and that did not when simulated; by_budget: whether it is over the rate
-    to be read the other way, as what each budget buys; here: the problem's own value, where the range has it; own: what
-    the whole search finds there, with its simulation, where it was made and found a fleet.
-    """
-
-    over: str
-    steps: tuple[Step, ...]
-    tolerance: float
-    refuted: tuple[Answer, ...] = ()
-    by_budget: bool = False
-    here: float | None = None
-    own: Answer | None = None
+from .answer import MOST_STEPS, RESOLUTION, Answer, Case, Frontier, ScenarioEffort, Step, unproven
+from .solver import answer, is_simple
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,191 +301,3 @@ def _with_own(ramp: Ramp, curve: Frontier, own: Answer) -> Frontier:
     rest = [replace(step, start=ramp.hardest(step.start, begins)) for step in after[:1] if step.end != here]
     easy = ramp.easiest(here, *(step.start for step in after[:1]))
     return replace(curve, steps=tuple(_rising([*before, Step.of(easy, here, own), *rest, *after[1:]])))
-
-
-# --- break-even values ------------------------------------------------------------------------------------------------
-
-STARTS: Final = 2**HALVINGS
-"""Parts into which the range of a lever of unknown manners is cut first."""
-
-Point = tuple[float, Answer]
-
-
-def break_even(  # noqa: PLR0917
-    problem: Problem,
-    key: str,
-    bounds: tuple[float, float] | None = None,
-    effort: ScenarioEffort = ScenarioEffort.SIMPLE,
-    looks: int = 0,
-    known_misses: Sequence[Engines] = (),
-) -> Frontier:
-    """The best fleet for every value of a lever within bounds; None: the usual range.
-
-    looks: fleets along a price that are simulated at most, apart from those in place of others; known_misses: fleets
-    that are known to miss, and are none. Changes are found to OPTIMAL_GAP of the range; along a price, where lines
-    cross, to ROUNDING. Raises InputError for a key without an order.
-    """
-    _check_order(key)
-    low, high = bounds or usual_range(problem, key)
-    if not low < high:
-        raise InputError(f"{key}: the range from {low:g} to {high:g} is empty")
-    price = own_value(problem, key) if key.startswith("price.") else None
-    exact = OPTIMAL_GAP if price is None else ROUNDING
-    along = Along(
-        problem, key, effort, exact * (high - low), price, looks if by_price(problem, key) else 0, known_misses
-    )
-    ends = (low, along.at(low)), (high, along.at(high))
-    points = list(ends)
-    if price is None or None in {best.cost for _, best in ends}:
-        values = (low + (high - low) * step / STARTS for step in range(1, STARTS))
-        points[1:1] = [(value, along.at(value)) for value in values]
-    steps = [step for low_point, high_point in pairwise(points) for step in along.between(low_point, high_point)]
-    steps = along.joined(along.wide(along.joined(steps)))
-    if len(steps) > MOST_STEPS:
-        raise InputError(f"the best fleet changes more than {MOST_STEPS} times in this range; state a smaller one")
-    return Frontier(key, tuple(steps), along.least, tuple(along.missed.values()))
-
-
-@dataclass(frozen=True, slots=True)
-class Along:
-    """The best fleet at any value of one lever; least: width below which two values are not told apart.
-
-    price: the problem's own, along a price; tried, missed: fleets that were simulated, and those that did not hold.
-    """
-
-    problem: Problem
-    key: str
-    effort: ScenarioEffort
-    least: float
-    price: float | None
-    looks: int
-    known_misses: Sequence[Engines] = ()
-    tried: set[str] = field(default_factory=set)
-    missed: dict[str, Answer] = field(default_factory=dict)
-
-    def at(self, value: float) -> Answer:
-        """The answer at a value."""
-        best = answer(self.problem, self.effort, self.known_misses, changes={self.key: value})
-        fleet = "" if best.case is None else best.case.key
-        if fleet and (fleet in {*self.tried, *self.missed} or len(self.tried) < self.looks):
-            self.tried.add(fleet)
-            best = answer(self.problem, self.effort, changes={self.key: value}, simulated=True)
-            self.missed.update({miss.case.key: miss for miss in best.refuted if miss.case is not None})
-        return best
-
-    def bought(self, best: Answer) -> float:
-        """How many GPUs a fleet rents of the accelerator whose price the lever is; none along another."""
-        name = self.key.partition(".")[2].casefold()
-        names = [offer.accelerator.name for offer in self.problem.offers]
-        _, rented_gpus = owned_and_rented(self.problem, np.array([best.gpus.get(gpu, 0) for gpu in names]))
-        is_moved = np.array([gpu.casefold() == name for gpu in names])
-        return 0.0 if self.price is None else float(rented_gpus @ is_moved)
-
-    def between(self, low_point: Point, high_point: Point) -> Iterator[Step]:
-        """Steps between two solved values: parted where lines of cost cross, or in the middle."""
-        (low, first), (high, last) = low_point, high_point
-        if dict(first.gpus) == dict(last.gpus):
-            yield Step(low, high, first, (first.cost, last.cost))
-            return
-        has_costs = self.price is not None and first.cost is not None and last.cost is not None
-        middle = self._crossing(low_point, high_point) if has_costs else (low + high) / 2.0
-        apart = min(middle - low, high - middle) > self.least if has_costs else high - low > self.least
-        between, met = self.at(middle) if apart else None, self._cost_at(first, middle - low)
-        cheaper = between is not None and (between.cost or math.inf) < (met or 0.0) * (1.0 - ROUNDING)
-        if between is None or (has_costs and not cheaper):
-            middle = middle if has_costs else self._change(low_point, high_point)
-            yield Step(low, middle, first, (first.cost, self._cost_at(first, middle - low)))
-            yield Step(middle, high, last, (self._cost_at(last, middle - high), last.cost))
-            return
-        yield from self.between(low_point, (middle, between))
-        yield from self.between((middle, between), high_point)
-
-    def _crossing(self, low_point: Point, high_point: Point) -> float:
-        """The price at which two fleets cost the same; in the middle where both buy as many GPUs."""
-        (low, first), (high, last) = low_point, high_point
-        slope, flatter = self.bought(first), self.bought(last)
-        if slope <= flatter:
-            return high
-        cross = low + ((last.cost or 0.0) - flatter * (high - low) - (first.cost or 0.0)) / (slope - flatter)
-        return min(max(cross, low), high)
-
-    def _cost_at(self, best: Answer, further: float) -> float | None:
-        """What a fleet costs a little further along: along a price, as much more as GPUs are paid for."""
-        return None if best.cost is None else best.cost + self.bought(best) * further
-
-    def _change(self, low_point: Point, high_point: Point) -> float:
-        """Where the best fleet changes between two near values: half-way, or at the price that the budget allows it."""
-        (low, first), (high, last) = low_point, high_point
-        budget, bought = self.problem.constraints.budget, self.bought(first)
-        if not bought or budget is None or first.cost is None or last.cost is not None:
-            return (low + high) / 2.0
-        return min(max(low + (budget - first.cost) / bought, low), high)
-
-    def joined(self, steps: Sequence[Step]) -> list[Step]:
-        """Neighboring steps of one fleet as one: of equal GPUs none is cheaper, however engines are made of them."""
-        joint_steps: list[Step] = []
-        for step in steps:
-            if joint_steps and dict(joint_steps[-1].answer.gpus) == dict(step.answer.gpus):
-                joint_steps[-1] = replace(
-                    joint_steps[-1], end=step.end, costs=(joint_steps[-1].costs[0], step.costs[1])
-                )
-            else:
-                joint_steps.append(step)
-        return joint_steps
-
-    def wide(self, steps: Sequence[Step]) -> list[Step]:
-        """The steps that are wider than their ends are exact; a narrower one is left to its neighbor."""
-        wide = [step for step in steps if step.end - step.start > self.least] or list(steps[:1])
-        ends = [*(step.start for step in wide[1:]), steps[-1].end]
-        starts = [steps[0].start, *ends[:-1]]
-        return [replace(step, start=start, end=end) for step, start, end in zip(wide, starts, ends, strict=True)]
-
-
-def _check_order(key: str) -> None:
-    if not lever_of(key).ordered:
-        ordered_levers = ", ".join(name for name, lever in LEVERS.items() if lever.ordered)
-        raise InputError(f"{key} has no order, so nothing breaks even along it; levers that have: {ordered_levers}")
-
-
-def own_value(problem: Problem, key: str) -> float | None:
-    """The problem's own value of a lever, in its unit; factors stand at 1. None where it has none.
-
-    A limit of latency is that of the first class, and a goal that of all classes.
-    """
-    head, _, name = key.partition(".")
-    if head.endswith("_scale"):
-        return 1.0
-    load, goals = problem.workload, {slo.attainment for slo in problem.slos}
-    values: dict[str, float | None] = {
-        "rate": load.request_rate,
-        "burstiness": load.burstiness,
-        "isl": load.mean_isl,
-        "osl": load.mean_osl,
-        **{str(metric): limit for metric, limit in problem.slos[0].limits.items()},
-        "attainment": goals.pop() if len(goals) == 1 else None,
-        "budget": problem.constraints.budget,
-        "power": problem.constraints.power,
-        **{f"price.{offer.accelerator.name.casefold()}": offer.usd_per_hour for offer in problem.offers},
-    }
-    value = values.get(f"price.{name.casefold()}" if head == "price" else key)
-    return None if value is None or math.isinf(value) else value
-
-
-def usual_range(problem: Problem, key: str) -> tuple[float, float]:
-    """From a quarter to four times the value at hand; factors stand at 1, goals have a range of their own.
-
-    Raises InputError for names and precisions, which have no order, and for what has no such value.
-    """
-    _check_order(key)
-    value = own_value(problem, key)
-    if key == "attainment":
-        return GOALS
-    if value is None:
-        changed(problem.inputs, {key: 1.0})  # raises where there is no such value at all
-        raise InputError(f"{key}: say between which values, such as --between 1:8")
-    return value / 4, value * 4
-
-
-def by_price(problem: Problem, key: str) -> bool:
-    """Whether the key is a price, and fleets of one or two pools answer the question: then they can be simulated."""
-    return is_simple(problem) and key.startswith("price.") and own_value(problem, key) is not None

@@ -1,8 +1,11 @@
-"""What the least cost hangs on: the tornado, the sensitivity of a plan, near-optimal fleets and shadow prices.
+"""What the least cost hangs on: the tornado, break-even values, the sensitivity of a plan, near-optimal fleets, limits.
+
+Along a price (`break_even`) the cost of each fleet is a straight line, and two fleets meet where their lines cross
+(Eisner and Severance 1976). Along any other lever the range is halved wherever the fleets at its ends differ.
 
 Shadow prices say what one more GPU, dollar or watt of a limit would save: at the margin of the floor's relaxation
-(`dual`), and in whole engines (`whole`). A budget never makes the fleet
-that meets a demand cheaper; what it is worth is how much more demand could be served.
+(`dual`), and in whole engines (`whole`). A budget never makes the fleet that meets a demand cheaper; what it is worth
+is how much more demand could be served.
 
 What the chunk of a prompt does to a fleet: latencies, goodput and cost against `max_num_batched_tokens`.
 """
@@ -12,8 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, product
 from typing import Final
 
 import numpy as np
@@ -23,19 +26,19 @@ from costmodel.errors import InputError
 from costmodel.metric import Metric
 from optimizer.fleets.build_plan import LIMIT_UNITS, pool_of_record
 from optimizer.fleets.evaluate import bisection, evaluate, holds_at
-from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, with_replicas
+from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, owned_and_rented, with_replicas
 from optimizer.loads.instance import ENDS, Brake, Instance, Progress, make_settings, planned_instance, silent, slow_end
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import (
     CANDIDATES,
     HALVINGS,
     MOST_MORE,
+    OPTIMAL_GAP,
     ROUNDING,
     BreakEven,
     ClassLatencies,
     EnginePool,
     Flip,
-    LeverSensitivity,
     Outcome,
     PricePiece,
     Sensitivity,
@@ -47,23 +50,23 @@ from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
 from optimizer.search.search import Engines, engines_of, is_refuted
 from optimizer.verification.bench import make_bench
-from optimizer.whatif.answer import solve
 from search_spaces.problem import Goal, Offer, Problem
-from search_spaces.scenarios import Scenario, lever_of, scenario_problem
+from search_spaces.scenarios import Scenario, check_order, lever_of, own_value, scenario_problem, usual_range
 
 from .answer import (
+    MOST_STEPS,
     Answer,
     Case,
-    Row,
+    ChunkCurve,
+    ChunkRow,
+    Frontier,
+    MovedLever,
     ScenarioEffort,
-    answer,
-    answer_of_plan,
-    break_of,
-    demand_of,
-    is_simple,
-    slow_instance,
+    ShadowPrice,
+    Step,
+    swing,
 )
-from .curves import break_even, own_value
+from .solver import answer, answer_of_plan, break_of, demand_of, is_simple, slow_instance, solve
 
 STEP_TIME: Final = "step_time_quantile"
 """The lever of how slow all steps are within the errors of past predictions."""
@@ -73,38 +76,7 @@ WIDER: Final = tuple(2**step for step in range(CANDIDATES + 1))
 """GPUs, or per cent, by which a limit is widened in whole fleets, until it saves something."""
 
 
-# --- the tornado ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class MovedLever:
-    """A lever, its value at hand, and what it is moved to; unit: that of workload.yaml, or 1 for factors.
-
-    answers: at hand, lower and higher, once they are known.
-    """
-
-    key: str
-    value: float
-    low: float
-    high: float
-    answers: tuple[Answer, ...] = ()
-
-    @property
-    def swing(self) -> float:
-        """Difference between the dearest and the cheapest of the answers [$/h]; infinite where one has no fleet."""
-        return _swing([best.cost for best in self.answers])
-
-    def record(self, flips: Sequence[Flip] = ()) -> LeverSensitivity:
-        """The lever as a plan has it."""
-        _, low, high = self.answers
-        ends = {"usd_per_hour_low": low.cost, "usd_per_hour_high": high.cost}
-        lever = {"lever": self.key, "value": self.value, "low": self.low, "high": self.high}
-        return LeverSensitivity(**lever, **ends, flips=list(flips))
-
-
-def _swing(costs: Sequence[float | None]) -> float:
-    known_costs = [cost for cost in costs if cost is not None]
-    return max(known_costs) - min(known_costs) if len(known_costs) == len(costs) else math.inf
+# --- the tornado ------------------------------------------------------------------------------------------------------
 
 
 def levers(
@@ -147,11 +119,10 @@ def tornado(
     """
     rows = list(levers)
 
-    def groups(solved: Sequence[Row]) -> list[tuple[int, ...]]:
+    def groups(answers: Sequence[Answer]) -> list[tuple[int, ...]]:
         """At hand, then both ends of each lever."""
-        costs = [row["cost_usd_per_hour"] for row in solved]
-        pairs = [(low, low + 1) for low in range(1, len(solved), 2)]
-        return [(0,), *sorted(pairs, key=lambda pair: -_swing([costs[0], *(costs[end] for end in pair)]))]
+        pairs = [(low, low + 1) for low in range(1, len(answers), 2)]
+        return [(0,), *sorted(pairs, key=lambda pair: -swing([answers[0], *(answers[end] for end in pair)]))]
 
     ends = [Scenario("", {row.key: end}) for row in rows for end in (row.low, row.high)]
     here, *answers = solve(problem, [Scenario("", {}), *ends], effort, looks, groups)
@@ -160,7 +131,148 @@ def tornado(
     return sorted(moved, key=lambda row: -row.swing)
 
 
-# --- the sensitivity of a plan ---------------------------------------------------------------------------------------
+# --- break-even values ------------------------------------------------------------------------------------------------
+
+STARTS: Final = 2**HALVINGS
+"""Parts into which the range of a lever of unknown manners is cut first."""
+Point = tuple[float, Answer]
+
+
+def break_even(  # noqa: PLR0917
+    problem: Problem,
+    key: str,
+    bounds: tuple[float, float] | None = None,
+    effort: ScenarioEffort = ScenarioEffort.SIMPLE,
+    looks: int = 0,
+    known_misses: Sequence[Engines] = (),
+) -> Frontier:
+    """The best fleet for every value of a lever within bounds; None: the usual range.
+
+    looks: fleets along a price that are simulated at most, apart from those in place of others; known_misses: fleets
+    that are known to miss, and are none. Changes are found to OPTIMAL_GAP of the range; along a price, where lines
+    cross, to ROUNDING. Raises InputError for a key without an order.
+    """
+    check_order(key)
+    low, high = bounds or usual_range(problem, key)
+    if not low < high:
+        raise InputError(f"{key}: the range from {low:g} to {high:g} is empty")
+    price = own_value(problem, key) if key.startswith("price.") else None
+    exact = OPTIMAL_GAP if price is None else ROUNDING
+    looks = looks if by_price(problem, key) else 0
+    along = Along(problem, key, effort, exact * (high - low), price, looks, known_misses)
+    ends = (low, along.at(low)), (high, along.at(high))
+    points = list(ends)
+    if price is None or None in {best.cost for _, best in ends}:
+        values = (low + (high - low) * step / STARTS for step in range(1, STARTS))
+        points[1:1] = [(value, along.at(value)) for value in values]
+    steps = [step for low_point, high_point in pairwise(points) for step in along.between(low_point, high_point)]
+    steps = along.joined(along.wide(along.joined(steps)))
+    if len(steps) > MOST_STEPS:
+        raise InputError(f"the best fleet changes more than {MOST_STEPS} times in this range; state a smaller one")
+    return Frontier(key, tuple(steps), along.least, tuple(along.missed.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Along:
+    """The best fleet at any value of one lever; least: width below which two values are not told apart.
+
+    price: the problem's own, along a price; tried, missed: fleets that were simulated, and those that did not hold.
+    """
+
+    problem: Problem
+    key: str
+    effort: ScenarioEffort
+    least: float
+    price: float | None
+    looks: int
+    known_misses: Sequence[Engines] = ()
+    tried: set[str] = field(default_factory=set)
+    missed: dict[str, Answer] = field(default_factory=dict)
+
+    def at(self, value: float) -> Answer:
+        """The answer at a value."""
+        best = answer(self.problem, self.effort, self.known_misses, changes={self.key: value})
+        fleet = "" if best.case is None else best.case.key
+        if fleet and (fleet in {*self.tried, *self.missed} or len(self.tried) < self.looks):
+            self.tried.add(fleet)
+            best = answer(self.problem, self.effort, changes={self.key: value}, simulated=True)
+            self.missed.update({miss.case.key: miss for miss in best.refuted if miss.case is not None})
+        return best
+
+    def bought(self, best: Answer) -> float:
+        """How many GPUs a fleet rents of the accelerator whose price the lever is; none along another."""
+        name = self.key.partition(".")[2].casefold()
+        names = [offer.accelerator.name for offer in self.problem.offers]
+        _, rented_gpus = owned_and_rented(self.problem, np.array([best.gpus.get(gpu, 0) for gpu in names]))
+        is_moved = np.array([gpu.casefold() == name for gpu in names])
+        return 0.0 if self.price is None else float(rented_gpus @ is_moved)
+
+    def between(self, low_point: Point, high_point: Point) -> Iterator[Step]:
+        """Steps between two solved values: parted where lines of cost cross, or in the middle."""
+        (low, first), (high, last) = low_point, high_point
+        if dict(first.gpus) == dict(last.gpus):
+            yield Step(low, high, first, (first.cost, last.cost))
+            return
+        has_costs = self.price is not None and first.cost is not None and last.cost is not None
+        middle = self._crossing(low_point, high_point) if has_costs else (low + high) / 2.0
+        apart = min(middle - low, high - middle) > self.least if has_costs else high - low > self.least
+        between, met = self.at(middle) if apart else None, self._cost_at(first, middle - low)
+        cheaper = between is not None and (between.cost or math.inf) < (met or 0.0) * (1.0 - ROUNDING)
+        if between is None or (has_costs and not cheaper):
+            middle = middle if has_costs else self._change(low_point, high_point)
+            yield Step(low, middle, first, (first.cost, self._cost_at(first, middle - low)))
+            yield Step(middle, high, last, (self._cost_at(last, middle - high), last.cost))
+            return
+        yield from self.between(low_point, (middle, between))
+        yield from self.between((middle, between), high_point)
+
+    def _crossing(self, low_point: Point, high_point: Point) -> float:
+        """The price at which two fleets cost the same; in the middle where both buy as many GPUs."""
+        (low, first), (high, last) = low_point, high_point
+        slope, flatter = self.bought(first), self.bought(last)
+        if slope <= flatter:
+            return high
+        cross = low + ((last.cost or 0.0) - flatter * (high - low) - (first.cost or 0.0)) / (slope - flatter)
+        return min(max(cross, low), high)
+
+    def _cost_at(self, best: Answer, further: float) -> float | None:
+        """What a fleet costs a little further along: along a price, as much more as GPUs are paid for."""
+        return None if best.cost is None else best.cost + self.bought(best) * further
+
+    def _change(self, low_point: Point, high_point: Point) -> float:
+        """Where the best fleet changes between two near values: half-way, or at the price that the budget allows it."""
+        (low, first), (high, last) = low_point, high_point
+        budget, bought = self.problem.constraints.budget, self.bought(first)
+        if not bought or budget is None or first.cost is None or last.cost is not None:
+            return (low + high) / 2.0
+        return min(max(low + (budget - first.cost) / bought, low), high)
+
+    def joined(self, steps: Sequence[Step]) -> list[Step]:
+        """Neighboring steps of one fleet as one: of equal GPUs none is cheaper, however engines are made of them."""
+        joint_steps: list[Step] = []
+        for step in steps:
+            if joint_steps and dict(joint_steps[-1].answer.gpus) == dict(step.answer.gpus):
+                joint_steps[-1] = replace(
+                    joint_steps[-1], end=step.end, costs=(joint_steps[-1].costs[0], step.costs[1])
+                )
+            else:
+                joint_steps.append(step)
+        return joint_steps
+
+    def wide(self, steps: Sequence[Step]) -> list[Step]:
+        """The steps that are wider than their ends are exact; a narrower one is left to its neighbor."""
+        wide = [step for step in steps if step.end - step.start > self.least] or list(steps[:1])
+        ends = [*(step.start for step in wide[1:]), steps[-1].end]
+        starts = [steps[0].start, *ends[:-1]]
+        return [replace(step, start=start, end=end) for step, start, end in zip(wide, starts, ends, strict=True)]
+
+
+def by_price(problem: Problem, key: str) -> bool:
+    """Whether the key is a price, and fleets of one or two pools answer the question: then they can be simulated."""
+    return is_simple(problem) and key.startswith("price.") and own_value(problem, key) is not None
+
+
+# --- the sensitivity of a plan ----------------------------------------------------------------------------------------
 
 
 def sensitivity(
@@ -188,10 +300,8 @@ def sensitivity(
         effort, here = ScenarioEffort.FULL, answer(problem, ScenarioEffort.FULL)
     if here.cost is None:
         return None
-    moved_levers, rows = (
-        [lever for lever in levers(problem) if complete or lever_of(lever.key).cheap],
-        list[MovedLever](),
-    )
+    moved_levers = [lever for lever in levers(problem) if complete or lever_of(lever.key).cheap]
+    rows = list[MovedLever]()
     for number, lever in enumerate(moved_levers):
         if brake.stopped():
             complete = False
@@ -279,7 +389,7 @@ def _break_even(problem: Problem, offer: Offer, effort: ScenarioEffort, known_mi
     return BreakEven(accelerator=offer.accelerator.name, usd_per_gpu_hour=offer.usd_per_hour, pieces=pieces)
 
 
-# --- near-optimal fleets --------------------------------------------------------------------------------------------
+# --- near-optimal fleets ----------------------------------------------------------------------------------------------
 
 
 def near_optimal(
@@ -307,10 +417,10 @@ def near_optimal(
         for out, name in conditions.items()
     ]
 
-    def groups(solved: Sequence[Row]) -> list[tuple[int, ...]]:
+    def groups(answers: Sequence[Answer]) -> list[tuple[int, ...]]:
         """Each condition by itself, the cheapest first."""
-        costs = [math.inf if row["cost_usd_per_hour"] is None else row["cost_usd_per_hour"] for row in solved]
-        return [(number,) for number in sorted(range(len(solved)), key=lambda number: costs[number])]
+        costs = [math.inf if best.cost is None else best.cost for best in answers]
+        return [(number,) for number in sorted(range(len(answers)), key=lambda number: costs[number])]
 
     none = "by formula none meets the SLO within the file's limits"
     answers = solve(problem, scenarios, effort, max(looks - 1, 0), groups)
@@ -321,25 +431,7 @@ def near_optimal(
     return [("cheapest", best), *sorted(rows, key=lambda row: math.inf if row[1].cost is None else row[1].cost)]
 
 
-# --- shadow prices --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ShadowPrice:
-    """What one unit more of a limit is worth.
-
-    limit: its name, such as "inventory H200"; upper, unit: its value. worth: unit of what it brings, "$/h" saved or
-    "req/s" served. dual [worth per unit]: at the margin of the linear relaxation. wider [unit], whole [$/h]: the least
-    widening tried that makes a cheaper whole fleet possible, and what that saves; None where none does.
-    """
-
-    limit: str
-    upper: float
-    unit: str
-    worth: str
-    dual: float
-    wider: float | None
-    whole: float | None
+# --- shadow prices ----------------------------------------------------------------------------------------------------
 
 
 def shadow_prices(problem: Problem, effort: ScenarioEffort = ScenarioEffort.SIMPLE) -> list[ShadowPrice]:
@@ -385,47 +477,11 @@ def relaxation(instance: Instance, limit: str, *, goodput: bool) -> tuple[float,
     return solution.objective * scale, (max(-float(solution.duals[model.limits[limit]]), 0.0) + 0.0) * scale
 
 
-# --- the chunk of a prompt -------------------------------------------------------------------------------------------
+# --- the chunk of a prompt --------------------------------------------------------------------------------------------
 
 CHUNKS: Final = "search.max_num_batched_tokens"
 MOST_TIMES: Final = 2**HALVINGS
 """As many replicas as the fleet has, beyond which none are counted for a chunk that needs more."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkRow:
-    """A fleet whose engines that take prompts have one chunk, as the JSON document has it.
-
-    classes: attainment [1] and quantiles [s] of each SLO class; outcome: whether they meet, miss or are undecided;
-    simulated: whether both come from a simulation, else by formula; goodput_rps: the highest rate within the SLOs by
-    formula; replicas_needed, cost_needed_usd_per_hour: of the first pool that takes prompts, and of the whole fleet,
-    where as many of them are bought as meet the SLO by formula; None where MOST_TIMES as many do not; overloaded:
-    whether the fleet falls behind its arrivals, so that its quantiles grow for as long as they last.
-    """
-
-    chunk_tokens: int
-    outcome: Outcome
-    simulated: bool
-    classes: list[ClassLatencies]
-    goodput_rps: float
-    replicas_needed: int | None
-    cost_needed_usd_per_hour: float | None
-    overloaded: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkCurve:
-    """The cheapest fleet, the role of its engines that take prompts, the chunk of the first, and what each chunk does.
-
-    without_memory: chunks beside which the engines have no memory for a request.
-    """
-
-    problem: Problem
-    answer: Answer
-    role: Role
-    own: int
-    rows: tuple[ChunkRow, ...]
-    without_memory: tuple[int, ...]
 
 
 def chunk_curve(

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.errors import InputError, shown
-from costmodel.metric import METRICS, Metric
+from costmodel.metric import METRICS
 from pdplan.console import Console
-from pdplan.files import Output, problem_options
+from pdplan.files import Decorator, Output, problem_options
 from pdplan.options import PATH, Choice, share_within, verify_option, whole
 from search_spaces import bounds
-from search_spaces.bounds import Bounds
+from search_spaces.bounds import OVER, Bounds
 
 if TYPE_CHECKING:
-    from optimizer.whatif.answer import Row, ScenarioEffort, Sweep
+    from optimizer.whatif.answer import ScenarioAnswer, ScenarioEffort
+    from optimizer.whatif.solver import Sweep
     from reports.document import Document
     from search_spaces.problem import Problem
     from search_spaces.scenarios import SweepAxis
@@ -46,6 +47,17 @@ def chunks_of(_context: click.Context | None, _parameter: click.Parameter | None
     return tuple(map(int, sizes))
 
 
+def share_option(name: str, words: str, limits: Bounds = bounds.PART) -> Decorator:
+    """An option that takes a share [1]; words: its help."""
+    return click.option(name, callback=share_within(limits), metavar="SHARE", help=words)
+
+
+def jobs_option(noun: str) -> Decorator:
+    """Add --jobs; noun: what the processes solve."""
+    words = f"Processes that solve the {noun}; default: one per core."
+    return click.option("--jobs", type=whole(JOBS), metavar="N", help=words)
+
+
 class WithLevers(click.Command):
     """A command whose help ends with all levers."""
 
@@ -64,17 +76,11 @@ class WithLevers(click.Command):
     "LOW:HIGH:COUNT:log or VALUE,VALUE; several --vary make a grid.",
 )  # fmt: skip
 @click.option(
-    "--scenario",
-    "names",
-    multiple=True,
-    metavar="NAME",
+    "--scenario", "names", multiple=True, metavar="NAME",
     help="Solve a scenario that FILE names under scenarios:, or 'all'.",
-)
+)  # fmt: skip
 @click.option(
-    "--break-even",
-    "break_even",
-    metavar="KEY",
-    help="Find the values of a lever at which another fleet becomes the cheapest.",
+    "--break-even", metavar="KEY", help="Find the values of a lever at which another fleet becomes the cheapest."
 )
 @click.option(
     "--between",
@@ -82,33 +88,16 @@ class WithLevers(click.Command):
     help="Range of --break-even, in the unit of its lever: 1:8 ($/h), 300ms:2s; default: 1/4 to 4 times what FILE has.",
 )
 @click.option(
-    "--shadow-prices",
-    "shadow",
-    is_flag=True,
-    help="Show what one more GPU, dollar or watt of each limit of FILE saves.",
+    "--shadow-prices", is_flag=True, help="Show what one more GPU, dollar or watt of each limit of FILE saves."
 )
-@click.option(
-    "--tornado",
-    "swing",
-    callback=share_within(bounds.PART),
-    metavar="SHARE",
-    help="Show the cost with each lever lower and higher by SHARE, such as 20%.",
-)
-@click.option(
-    "--slack",
-    callback=share_within(bounds.PART),
-    metavar="SHARE",
-    help="Show fleets without a GPU type or vendor that cost at most SHARE more, such as 5%.",
-)
+@share_option("--tornado", "Show the cost with each lever lower and higher by SHARE, such as 20%.")
+@share_option("--slack", "Show fleets without a GPU type or vendor that cost at most SHARE more, such as 5%.")
 @click.option(
     "--chunk", "chunks", callback=chunks_of, metavar="TOKENS,…",
     help="Show TTFT, TPOT, goodput and cost of the cheapest fleet with each chunk (max_num_batched_tokens).",
 )  # fmt: skip
 @click.option(
-    "--gap/--no-gap",
-    "gap",
-    default=None,
-    help="Prove what any other fleet could save; default: for up to 64 scenarios.",
+    "--gap/--no-gap", default=None, help="Prove what any other fleet could save; default: for up to 64 scenarios."
 )
 @click.option(
     "--full", is_flag=True, help="Search fleets of any number of pools, as it is done for up to 64 scenarios."
@@ -119,9 +108,7 @@ class WithLevers(click.Command):
 @verify_option(4)
 @problem_options(
     "Write a page with charts.",
-    click.option(
-        "--jobs", type=whole(JOBS), metavar="N", help="Processes that solve the sweep; default: one per core."
-    ),
+    jobs_option("sweep"),
     click.option("--resume", type=PATH, metavar="LOG", help="Keep finished rows in LOG, and continue from there."),
     click.option(
         "--backend",
@@ -168,7 +155,7 @@ def whatif(console: Console, problem: Problem, /, *, file: Path, output: Output,
     replies = [sweep_answer(console, problem, effort, options)] if sweeps else []
     with console.progress() as progress:
         replies += answers(problem, effort, options, progress or (lambda _what, _share: None))
-    record = {"schema": "pdplan.whatif/2", "file": str(file), "search": effort.value, "simulated": options["simulated"]}
+    record = {"schema": "pdplan.whatif/3", "file": str(file), "search": effort.value, "simulated": options["simulated"]}
     record |= {"price_remarks": remarks} | {key: answer for key, answer, _ in replies}
     document = whatif_document([document for _, _, document in replies], remarks, ("What if?", problem.name))
     rows = record.get("rows") or (record.get("chunks") or {}).get("rows", ())
@@ -185,7 +172,7 @@ def check_questions(options: Mapping[str, Any], table: str, *, sweeps: bool) -> 
     key = options["break_even"]
     if key is not None and not key.strip():
         raise InputError(f"--break-even {shown(key)} names no lever; state one, such as price.H200 or rate")
-    if not (sweeps or key or options["shadow"] or options["chunks"] or options["swing"] or options["slack"]):
+    if not (sweeps or key or options["shadow_prices"] or options["chunks"] or options["tornado"] or options["slack"]):
         raise InputError("nothing is asked; state --vary, such as --vary price.H200=1:8:8, --scenario or --break-even")
     if table and not (sweeps or options["chunks"]):
         raise InputError(f"{table} is for the rows of a sweep or of --chunk; state --vary or --scenario with it")
@@ -198,7 +185,8 @@ def check_questions(options: Mapping[str, Any], table: str, *, sweeps: bool) -> 
 
 def sweep_answer(console: Console, problem: Problem, effort: ScenarioEffort, options: Mapping[str, Any]) -> Reply:
     """The rows of a sweep; a sweep of many is solved simply, unless --full is stated."""
-    from optimizer.whatif.answer import sweep_of
+    from optimizer.whatif.answer import sweep_rows
+    from optimizer.whatif.solver import sweep_of
     from reports.answers.whatif import sweep_document
     from search_spaces.scenarios import chosen_scenarios, parse_axis
 
@@ -212,15 +200,16 @@ def sweep_answer(console: Console, problem: Problem, effort: ScenarioEffort, opt
     stated_effort = effort if options["full"] or options["simulated"] else None
     looks = 0 if options["simulated"] else options["looks"]  # every fleet is simulated then
     sweep = sweep_of(problem, axes, scenarios, stated_effort, options["gap"], looks)
-    rows = swept(console, sweep, options["jobs"], options["resume"], options["address"])
-    return "rows", rows, sweep_document(rows, sweep.solver.effort.value)
+    results = swept(console, sweep, options["jobs"], options["resume"], options["address"])
+    return "rows", sweep_rows(results), sweep_document(results, sweep.effort.value)
 
 
 def swept(
     console: Console, sweep: Sweep, jobs: int | None, journal: Path | None = None, address: str | None = None
-) -> list[Row]:
-    """All rows of a sweep, from this machine's cores or from a cluster, with a progress bar."""
-    from optimizer.whatif.answer import all_cores, dask_executor, local_executor, run_sweep
+) -> list[ScenarioAnswer]:
+    """All answers of a sweep, from this machine's cores or from a cluster, with a progress bar."""
+    from optimizer.whatif.solver import run_sweep
+    from optimizer.whatif.workers import all_cores, dask_executor, local_executor
     from search_spaces.files import Journal
 
     log = None if journal is None else Journal(journal, sweep.key)
@@ -241,9 +230,9 @@ def answers(
     problem: Problem, effort: ScenarioEffort, options: Mapping[str, Any], tell: Callable[[str, float], None]
 ) -> Iterator[Reply]:
     """The answer to each question besides a sweep."""
-    from optimizer.whatif.answer import Answer, answer
-    from optimizer.whatif.curves import break_even, by_price
-    from optimizer.whatif.sensitivity import chunk_curve, levers, near_optimal, shadow_prices, tornado
+    from optimizer.whatif import sensitivity
+    from optimizer.whatif.answer import Answer
+    from optimizer.whatif.solver import answer
     from reports.answers import curves, whatif
     from reports.scenarios import no_fleet_document
 
@@ -252,25 +241,25 @@ def answers(
     if key := options["break_even"]:
         tell(f"fleets along {key}", 0.0)
         bounds = bounds_of(options["between"], key) if options["between"] else None
-        curve = break_even(problem, key, bounds, effort, looks=looks)
-        document = curves.break_even_document(curve, simulable=by_price(problem, key))
+        curve = sensitivity.break_even(problem, key, bounds, effort, looks=looks)
+        document = curves.break_even_document(curve, simulable=sensitivity.by_price(problem, key))
         yield "break_even", curves.curve_record(curve), document
-    if options["shadow"]:
+    if options["shadow_prices"]:
         tell("shadow prices", 0.3)
         here = answer(problem, effort)
-        prices = [] if here.cost is None else shadow_prices(problem, effort)
+        prices = [] if here.cost is None else sensitivity.shadow_prices(problem, effort)
         yield "shadow_prices", [asdict(row) for row in prices], whatif.shadow_document(prices, here)
-    if options["swing"]:
+    if options["tornado"]:
         tell(f"varying each lever{second}", 0.5)
-        moved = tornado(problem, levers(problem, options["swing"], effort), effort, looks)
+        moved = sensitivity.tornado(problem, sensitivity.levers(problem, options["tornado"], effort), effort, looks)
         yield "tornado", whatif.tornado_record(moved), whatif.tornado_document(moved)
     if options["slack"]:
         tell(f"fleets without each GPU type{second}", 0.8)
-        fleets = near_optimal(problem, effort, looks)
+        fleets = sensitivity.near_optimal(problem, effort, looks)
         yield "alternatives", *whatif.alternatives_answer(fleets, options["slack"])
     if options["chunks"]:
         tell("the cheapest fleet", 0.9)
-        chunks = chunk_curve(problem, options["chunks"], simulated=bool(looks), progress=tell)
+        chunks = sensitivity.chunk_curve(problem, options["chunks"], simulated=bool(looks), progress=tell)
         if isinstance(chunks, Answer):
             yield "chunks", None, no_fleet_document("No fleet meets the SLO.", chunks)
         else:
@@ -305,9 +294,6 @@ def bounds_of(text: str, key: str) -> tuple[float, float]:
 
 
 # --- the curve and the map ------------------------------------------------------------------------------------------
-
-OVER = ("rate", *map(str, Metric), "attainment", "budget")
-"""Values of `optimizer.whatif.curves.OVER`, which is slow to import."""
 
 
 @click.command(short_help="Draw the least cost against rate, a latency limit, attainment or budget.")
@@ -360,7 +346,7 @@ def frontier(
     bounds = None if between is None else bounds_of(between, unit)
     with console.milestones() as progress:
         curve = curve_over(problem, over, bounds, looks=looks, progress=progress)
-    record = {"schema": "pdplan.frontier/2", "file": str(file)} | curve_record(curve) | {"price_remarks": remarks}
+    record = {"schema": "pdplan.frontier/3", "file": str(file)} | curve_record(curve) | {"price_remarks": remarks}
     document = whatif_document([frontier_document(curve)], remarks, (QUESTIONS[over], problem.name))
     return output.show(console, document, record, frontier_rows(curve))
 
@@ -381,7 +367,7 @@ VALUES = 5
 @verify_option(0)
 @problem_options(
     "Write a page with the heat map.",
-    click.option("--jobs", type=whole(JOBS), metavar="N", help="Processes that solve the map; default: one per core."),
+    jobs_option("map"),
     rows="Write a row per cell and shape of fleet, as CSV.",
 )
 def map_command(
@@ -413,7 +399,8 @@ def map_command(
     Exits with 3 when no combination has a fleet that meets the SLOs.
     """
     from optimizer.fleets.error_bars import price_remarks
-    from optimizer.whatif.answer import ScenarioEffort, sweep_of
+    from optimizer.whatif.answer import ScenarioEffort
+    from optimizer.whatif.solver import sweep_of
     from reports.answers.whatif import ROLES, SHAPES, map_document, map_rows
     from reports.scenarios import whatif_document
     from search_spaces.scenarios import SweepAxis
@@ -421,12 +408,12 @@ def map_command(
     axes = axes_of(problem, levers)
     keys, shapes = [axis.key for axis in axes], SweepAxis(ROLES, tuple(map(list, SHAPES.values())))
     sweep = sweep_of(problem, [*axes, shapes], (), ScenarioEffort.FULL if full else None, gap=False, looks=looks)
-    rows = swept(console, sweep, jobs)
-    remarks, shape_rows = price_remarks(problem), map_rows(keys, rows)
-    record = {"schema": "pdplan.map/1", "file": str(file), "over": keys, "rows": shape_rows, "price_remarks": remarks}
+    results = swept(console, sweep, jobs)
+    remarks, rows = price_remarks(problem), map_rows(keys, results)
+    record = {"schema": "pdplan.map/2", "file": str(file), "over": keys, "rows": rows, "price_remarks": remarks}
     about = ("Where does disaggregation pay?", problem.name)
-    document = whatif_document([map_document(keys, rows, sweep.solver.effort.value)], remarks, about)
-    return output.show(console, document, record, shape_rows)
+    document = whatif_document([map_document(keys, results, sweep.effort.value)], remarks, about)
+    return output.show(console, document, record, rows)
 
 
 def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
@@ -434,8 +421,7 @@ def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
 
     Raises InputError where there are not two axes, or where an axis has no value in the problem and none is stated.
     """
-    from optimizer.whatif.curves import own_value, usual_range
-    from search_spaces.scenarios import LEVERS, parse_axis
+    from search_spaces.scenarios import LEVERS, own_value, parse_axis, usual_range
 
     # a comma parts two levers, unless it parts two values of one: isl,rate and isl=1,2,rate=3,4
     words = [word.strip() for text in levers for word in re.split(r",(?=[^,=]*=)" if "=" in text else ",", text)]
@@ -458,31 +444,20 @@ def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
 
 @click.command(short_help="Say what to reserve, buy and rent as demand grows.")
 @click.option(
-    "--terms",
-    type=PATH,
-    metavar="FILE",
+    "--terms", type=PATH, metavar="FILE",
     help="YAML file with the keys of procurement:; its sections replace those of FILE.",
-)
+)  # fmt: skip
 @click.option(
     "--months", type=whole(bounds.MONTHS), metavar="N", help="Months to plan for; default: as the terms say, else 12."
 )
-@click.option(
-    "--growth",
-    callback=share_within(bounds.GROWTH),
-    metavar="SHARE",
-    help="Expected growth of the rate per month, such as 5%; default: as the terms say, else 0%.",
+@share_option(
+    "--growth", "Expected growth of the rate per month, such as 5%; default: as the terms say, else 0%.", bounds.GROWTH
 )
-@click.option(
-    "--low",
-    callback=share_within(bounds.GROWTH),
-    metavar="SHARE",
-    help="Growth per month at the lower end of the band; default: as the terms say, else --growth.",
+@share_option(
+    "--low", "Growth per month at the lower end of the band; default: as the terms say, else --growth.", bounds.GROWTH
 )
-@click.option(
-    "--high",
-    callback=share_within(bounds.GROWTH),
-    metavar="SHARE",
-    help="Growth per month at the upper end of the band; default: as the terms say, else --growth.",
+@share_option(
+    "--high", "Growth per month at the upper end of the band; default: as the terms say, else --growth.", bounds.GROWTH
 )
 @verify_option(40)
 @problem_options("Write a page with a chart.", prices=False, reads=("terms",))

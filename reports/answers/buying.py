@@ -61,7 +61,7 @@ def buying_dict(purchase: BuyingPlan) -> dict[str, Any]:
     """The answer as a record."""
     terms = purchase.terms
     return {
-        "schema": "pdplan.buying/2",
+        "schema": "pdplan.buying/3",
         "months": terms.forecast.months,
         "expected_usd": purchase.total,
         "bound_usd": purchase.bound,

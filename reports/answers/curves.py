@@ -12,9 +12,7 @@ from costmodel.metric import METRICS, OWN_FIELDS, Metric
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words
 from optimizer.plans.records import Outcome, pool_records, unpriced
-from optimizer.whatif.answer import Answer
-from optimizer.whatif.curves import OVER, RESOLUTION, Frontier, Step
-from optimizer.whatif.sensitivity import ChunkCurve
+from optimizer.whatif.answer import RESOLUTION, Answer, ChunkCurve, Frontier, Step
 from reports.charts import Axis, Drawing, Panel, Series, draw_panels, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.fleets import fleet_line
@@ -33,6 +31,7 @@ from reports.scenarios import (
 )
 from reports.slos import TONES, goal_label, marked, misses_used
 from reports.text import clean
+from search_spaces.bounds import OVER
 
 QUESTIONS: Final[Mapping[str, str]] = {
     "rate": "What does more demand cost?",

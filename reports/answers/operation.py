@@ -10,7 +10,7 @@ from typing import Any, Final
 from costmodel.words import plural
 from optimizer.plans.plan import Plan, Status
 from optimizer.plans.records import Outcome
-from optimizer.procurement.operation import DAY, Day, Loss, Resilience
+from optimizer.procurement.operation import Day, Loss, Resilience
 from optimizer.verification.judge import Judgement, pool_behind
 from reports.charts import Axis, draw_stacks, round_steps
 from reports.command_lines import again_command
@@ -18,7 +18,7 @@ from reports.document import Chart, Column, Document, Section, Table, said, tabl
 from reports.numbers import MISSING, count, duration, hourly, money, percent, rate, signed_percent, significant
 from reports.slos import MARKS, marked
 from reports.verdict import deciding_words, waste_sentence
-from search_spaces.bounds import RUN_REQUESTS
+from search_spaces.bounds import DAY, RUN_REQUESTS
 from search_spaces.problem import Problem
 
 MOST_LINES: Final = 12
@@ -63,7 +63,7 @@ def resilience_dict(resilience: Resilience) -> dict[str, Any]:
         for unit in ("replica", "node")
     }
     whole = {"cost_usd_per_hour": resilience.cost} | _judged_record(resilience.whole, resilience.pools)
-    return {"schema": "pdplan.resilience/2"} | whole | {"losses": losses, "spares_usd_per_hour": spares}
+    return {"schema": "pdplan.resilience/3"} | whole | {"losses": losses, "spares_usd_per_hour": spares}
 
 
 def _judged_record(judgement: Judgement | None, pools: Sequence[str]) -> dict[str, Any]:

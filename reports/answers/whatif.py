@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import cycle, groupby
 from typing import Any, Final
 
 from costmodel.words import join_words, plural
-from optimizer.whatif.answer import Answer, nothing
-from optimizer.whatif.sensitivity import MovedLever, ShadowPrice
+from optimizer.whatif.answer import Answer, MovedLever, ScenarioAnswer, ShadowPrice
 from reports.charts import HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Column, Detail, Document, Section, Table, said, table_of, without_empty
 from reports.fleets import fleet_line
@@ -18,7 +17,6 @@ from reports.limits import constraint_words
 from reports.numbers import MISSING, hourly, percent, quantity, rate, signed_percent, significant
 from reports.scenarios import (
     TORNADO_KEY,
-    AnswerAt,
     cost_cell,
     cost_words,
     depends_words,
@@ -33,8 +31,6 @@ from reports.scenarios import (
 )
 from reports.text import clean
 
-ANSWER_KEYS: Final = frozenset({"number", *nothing("").row})
-"""Keys of a row that are the answer; the others say which scenario it is."""
 EFFORTS: Final = {
     "simple": "Each fleet is the cheapest of one pool, or of a prefill and a decode pool, by formula. --full searches "
     "all fleets, and says what any other could save.",
@@ -44,32 +40,19 @@ EFFORTS: Final = {
 MOST_MAPS: Final = 6
 """Heat maps of a page."""
 
-Row = Mapping[str, Any]
-
 
 # --- a sweep --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Scenarios:
-    """A sweep for a reader: what varies, its values in words for each scenario, and the answers."""
+WordsAndAnswer = tuple[tuple[str, ...], Answer]
+"""What a scenario sets, in words, and its answer."""
 
-    keys: tuple[str, ...]
-    values: tuple[tuple[str, ...], ...]
-    answers: tuple[Answer, ...]
 
-    @classmethod
-    def of(cls, rows: Sequence[Row]) -> Scenarios:
-        """The scenarios of a sweep's rows."""
-        keys = tuple(dict.fromkeys(key for row in rows for key in row if key not in ANSWER_KEYS))
-        columns = [varied_words(key, [row.get(key) for row in rows]) for key in keys]
-        return cls(keys, tuple(zip(*columns, strict=True)), tuple(map(Answer.of_row, rows)))
-
-    @property
-    def answers_at(self) -> Iterator[AnswerAt]:
-        """Each answer, and which scenario it is of."""
-        for values, answer in zip(self.values, self.answers, strict=True):
-            yield f"at {_assigned(self.keys, values)}", answer
+def in_words(results: Sequence[ScenarioAnswer]) -> tuple[list[str], list[WordsAndAnswer]]:
+    """What varies in a sweep, and its values in words with each answer."""
+    keys = list(dict.fromkeys(key for item in results for key in item.setting))
+    columns = [varied_words(key, [item.setting.get(key) for item in results]) for key in keys]
+    return keys, list(zip(zip(*columns, strict=True), (item.answer for item in results), strict=True))
 
 
 def _assigned(keys: Sequence[str], values: Sequence[str]) -> str:
@@ -77,28 +60,28 @@ def _assigned(keys: Sequence[str], values: Sequence[str]) -> str:
     return ", ".join(f"{clean(key)} {value}" for key, value in zip(keys, values, strict=True) if value)
 
 
-def sweep_document(rows: Sequence[Row], effort: str) -> Document:
+def sweep_document(results: Sequence[ScenarioAnswer], effort: str) -> Document:
     """A row for every scenario, and how each was solved."""
-    scenarios = Scenarios.of(rows)
-    maps, gaps = cost_maps(scenarios), [answer.gap for answer in scenarios.answers if answer.gap is not None]
+    keys, rows = in_words(results)
+    answers = [answer for _, answer in rows]
+    places = [(f"at {_assigned(keys, values)}", answer) for values, answer in rows]
+    maps, gaps = cost_maps(keys, rows), [answer.gap for answer in answers if answer.gap is not None]
     cut = f"The first {MOST_MAPS} of {len(maps)} maps; the table has all scenarios." if len(maps) > MOST_MAPS else ""
     notes = said(
-        *no_fleet_sentences(scenarios.answers_at),
-        *ruled_out_sentences(
-            (place, miss) for place, answer in scenarios.answers_at if answer.pools for miss in answer.refuted
-        ),
+        *no_fleet_sentences(places),
+        *ruled_out_sentences((place, miss) for place, answer in places if answer.pools for miss in answer.refuted),
         EFFORTS[effort],
         f"Gap: an upper bound on what any other fleet could save; here at most {percent(max(gaps))}." if gaps else "",
-        *simulated_notes(scenarios.answers),
+        *simulated_notes(answers),
     )
     return Document(
-        headline=(sweep_headline(scenarios.answers),),
+        headline=(sweep_headline(answers),),
         sections=(
             Section(charts=maps[:MOST_MAPS], sections=(Section(sentences=said(cut), detail=Detail.PAGE),)),
-            Section(table=sweep_table(scenarios)),
+            Section(table=sweep_table(keys, rows)),
             Section(sentences=notes),
         ),
-        positive=bool(_costs(scenarios.answers)),
+        positive=bool(_costs(answers)),
     )
 
 
@@ -116,31 +99,30 @@ def _costs(answers: Sequence[Answer]) -> list[float]:
     return [answer.cost for answer in answers if answer.cost is not None]
 
 
-def sweep_table(scenarios: Scenarios) -> Table:
+def sweep_table(keys: Sequence[str], rows: Sequence[WordsAndAnswer]) -> Table:
     """What varies in each scenario, and its fleet; what it carries and what binds it, where there is room."""
     columns = [
-        *(Column(clean(key), "left" if key == "scenario" else "right") for key in scenarios.keys),
+        *(Column(clean(key), "left" if key == "scenario" else "right") for key in keys),
         *(Column(head, "right") for head in ("cost", "gap")),
         Column("goodput", "right", optional=True),
         Column("binds first", spacious=True),
     ]
     cells = []
-    for values, answer in zip(scenarios.values, scenarios.answers, strict=True):
+    for values, answer in rows:
         name, blank, rest = answer.binding.partition(" ")
         facts = (rate(answer.goodput), f"{constraint_words(name)}{blank}{rest}")
         none = (MISSING, MISSING)
         cells.append([*values, cost_cell(answer), percent(answer.gap), *(none if answer.cost is None else facts)])
-    return without_empty(fleet_table(columns, cells, scenarios.answers))
+    return without_empty(fleet_table(columns, cells, [answer for _, answer in rows]))
 
 
-def cost_maps(scenarios: Scenarios) -> tuple[Chart, ...]:
+def cost_maps(keys: Sequence[str], rows: Sequence[WordsAndAnswer]) -> tuple[Chart, ...]:
     """Heat maps of the cost over the two levers that vary fastest, one for each combination of the others."""
-    keys = scenarios.keys
     down, across = keys[-2:] if len(keys) > 1 else ("", keys[0])
-    groups: dict[str, list[tuple[tuple[str, ...], Answer]]] = {}
-    for values, answer in zip(scenarios.values, scenarios.answers, strict=True):
+    groups: dict[str, list[WordsAndAnswer]] = {}
+    for values, answer in rows:
         groups.setdefault(_assigned(keys[:-2], values[:-2]), []).append((values[-2:], answer))
-    costs = _costs(scenarios.answers) or [0.0]
+    costs = _costs([answer for _, answer in rows]) or [0.0]
     levers = f"{clean(down)} (down) and {clean(across)} (across)" if down else clean(across)
 
     def cell(values: tuple[str, ...], answer: Answer) -> HeatCell:
@@ -325,28 +307,25 @@ class Cell:
         return f"at {_assigned(keys, (self.down, self.across))}"
 
 
-def cells_of(keys: Sequence[str], rows: Sequence[Row]) -> list[Cell]:
+def cells_of(keys: Sequence[str], results: Sequence[ScenarioAnswer]) -> list[Cell]:
     """The cells of a sweep over two levers, whose last axis is ROLES: colocated, then disaggregated."""
-    down, across = (varied_words(key, [row[key] for row in rows[::2]]) for key in keys)
-    answers = list(map(Answer.of_row, rows))
+    down, across = (varied_words(key, [item.setting[key] for item in results[::2]]) for key in keys)
+    answers = [item.answer for item in results]
     return [Cell(*row) for row in zip(down, across, answers[::2], answers[1::2], strict=True)]
 
 
-def map_rows(keys: Sequence[str], rows: Sequence[Row]) -> list[dict[str, Any]]:
+def map_rows(keys: Sequence[str], results: Sequence[ScenarioAnswer]) -> list[dict[str, Any]]:
     """A row for each shape of each cell, as a record and for `reports.rows`; cheapest: whether it is of the cheaper."""
-    answer_keys = [key for key in rows[0] if key in ANSWER_KEYS - {"number"}]
+    cells = [cell for cell in cells_of(keys, results) for _ in SHAPES]
     return [
-        {key: row[key] for key in keys}
-        | {"shape": shape, "cheapest": cell.shape == shape}
-        | {key: row[key] for key in answer_keys}
-        for cell, pair in zip(cells_of(keys, rows), zip(rows[::2], rows[1::2], strict=True), strict=True)
-        for shape, row in zip(SHAPES, pair, strict=True)
+        {key: item.setting[key] for key in keys} | {"shape": shape, "cheapest": cell.shape == shape} | item.answer.row
+        for cell, shape, item in zip(cells, cycle(SHAPES), results, strict=False)
     ]
 
 
-def map_document(keys: Sequence[str], rows: Sequence[Row], effort: str) -> Document:
+def map_document(keys: Sequence[str], results: Sequence[ScenarioAnswer], effort: str) -> Document:
     """Three grids: the cheapest fleet, what disaggregation costs against colocated, and the GPUs."""
-    cells = cells_of(keys, rows)
+    cells = cells_of(keys, results)
     having = any(cell.shape is not None for cell in cells)
     across = list(dict.fromkeys(cell.across for cell in cells))
     head = Column(f"{clean(keys[0])} \\ {clean(keys[1])}", "right")
