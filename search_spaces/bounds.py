@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from costmodel.metric import METRICS, Metric
-from costmodel.units import GIB, GIGA, MEGA, MICRO, SECONDS_PER_HOUR, TERA, TIB
+from costmodel.units import GIB, GIGA, MEGA, MICRO, TERA, TIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,6 @@ OVER: Final = ("rate", *map(str, Metric), "attainment", "budget")
 """What `pdplan frontier` goes over."""
 
 HOURS_PER_DAY: Final = 24
-DAY: Final = HOURS_PER_DAY * SECONDS_PER_HOUR
 
 # The demand.
 REQUEST_RATE: Final = Bounds(MICRO, MEGA, "/s")

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from costmodel.words import dollars
-from pdplan._version import __version__
+from pdplan import __version__
 from pdplan.cli import cli
 from tests.running import QUICK, ROOT, pdplan, tiny, within
 

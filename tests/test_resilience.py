@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
+from costmodel.metric import DAY
 from optimizer.fleets.evaluate import evaluate, largest_load, replicas_at
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
 from optimizer.procurement.operation import (
-    DAY,
     Day,
     Loss,
     Resilience,

@@ -24,6 +24,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
+from costmodel.metric import DAY
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import plural
 from optimizer.fleets.evaluate import bisection, evaluate, keeps_goals, largest_load, replicas_at
@@ -33,7 +34,6 @@ from optimizer.plans.records import SHORT_RUNS, Outcome
 from optimizer.verification.bench import LIFETIMES, MOST_REQUESTS, in_system
 from optimizer.verification.demand import seeded_demands
 from optimizer.verification.judge import MOST_JUDGED, Judgement, judge, judge_until, until_decided
-from search_spaces.bounds import DAY
 from search_spaces.problem import Billing
 
 Engines = tuple[int, ...]

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any, Final
 
+from costmodel.metric import DAY
 from costmodel.words import plural
 from optimizer.plans.plan import Plan, Status
 from optimizer.plans.records import Outcome
@@ -18,7 +19,7 @@ from reports.document import Chart, Column, Document, Section, Table, said, tabl
 from reports.numbers import MISSING, count, duration, hourly, money, percent, rate, signed_percent, significant
 from reports.slos import MARKS, marked
 from reports.verdict import deciding_words, waste_sentence
-from search_spaces.bounds import DAY, RUN_REQUESTS
+from search_spaces.bounds import RUN_REQUESTS
 from search_spaces.problem import Problem
 
 MOST_LINES: Final = 12
