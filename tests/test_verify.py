@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from costmodel.engine import Role
+from optimizer.fleets.fleet import Fleet
 from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import Level
 from optimizer.verification import bench as benches
-from optimizer.verification.bench import Bench, run_length
+from optimizer.verification.bench import Bench, fleet_key, make_bench, run_length
 from optimizer.verification.judge import MOST_JUDGED
 from tests.optimizer_cases import problem, slo, space, workload
 from tests.small_fleets import apart, replicas, small
@@ -35,6 +37,23 @@ def test_of_a_large_fleet_a_slice_is_simulated() -> None:
     assert (odd.parts, replicas(odd.fleet)) == (9, (5, 2))
     alone = bench.part(apart(small(), 50, 1))
     assert (alone.parts, alone.requests) == (1, MOST_JUDGED)
+
+
+def test_a_fleet_that_runs_like_one_that_missed_is_not_simulated() -> None:
+    """Its decode engines never run as many requests as either batch limit allows."""
+    instance = small()
+
+    def fleets(prefill: int, decode: int) -> list[Fleet]:
+        first, last = apart(instance, prefill, decode).pools
+        return [Fleet((first, replace(last, seqs=int(seqs)))) for seqs in instance.tables.limits]
+
+    bench = make_bench(instance, 20.0)
+    less, more = (bench.verdict(fleet) for fleet in fleets(1, 4))
+    assert more.judgement is less.judgement
+    assert fleet_key(more.fleet) not in bench.looks
+    assert make_bench(instance, 20.0).verdict(more.fleet).judgement.classes == less.judgement.classes
+    less, more = (bench.verdict(fleet) for fleet in fleets(4, 1))
+    assert more.judgement is not less.judgement
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
