@@ -25,7 +25,7 @@ from benchmarks.problems import MEMORY, PROBLEMS, Posed, by_formula  # noqa: E40
 from optimizer.fleets.fleet import fleet_cost  # noqa: E402
 from optimizer.verification.bench import Bench, Slice, fullest, make_bench  # noqa: E402
 from optimizer.verification.judge import Judgement, judge_runs  # noqa: E402
-from optimizer.verification.record import fleet_use  # noqa: E402
+from optimizer.verification.simulated_plan import fleet_use  # noqa: E402
 from reports.numbers import money  # noqa: E402
 
 REQUESTS = 40_000

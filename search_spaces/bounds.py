@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from costmodel.metric import METRICS, Metric
+from costmodel.metric import DAY, METRICS, Metric
 from costmodel.units import GIB, GIGA, MEGA, MICRO, TERA, TIB
 
 

@@ -33,7 +33,7 @@ from optimizer.verification.judge import (
     pool_behind,
     simulated_fleet,
 )
-from optimizer.verification.record import fleet_use
+from optimizer.verification.simulated_plan import fleet_use
 from search_spaces.loader import load_problem, problem_of
 from tests.optimizer_cases import instance_of, judged_class, problem, slo, workload
 from tests.small_fleets import apart, pool

@@ -40,8 +40,7 @@ from optimizer.loads.instance import Instance, make_instance, never
 from optimizer.plans.plan import parse_plan
 from optimizer.plans.records import ALIKE
 from optimizer.recommend.optimize import tier_warnings
-from optimizer.verification.judge import judge
-from optimizer.verification.record import hit_share
+from optimizer.verification.judge import hit_share, judge
 from search_spaces.loader import load_problem
 from search_spaces.problem import Balancing, Problem
 from tests.optimizer_cases import instance_of, problem, space

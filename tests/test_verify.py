@@ -15,7 +15,7 @@ from optimizer.recommend.optimize import optimize
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import Level
 from optimizer.verification import bench as benches
-from optimizer.verification.bench import Bench, Verdict, run_length
+from optimizer.verification.bench import Bench, Verdict, fleet_key, make_bench, run_length
 from optimizer.verification.judge import MOST_JUDGED, judge
 from search_spaces.problem import Constraints, Problem
 from tests.optimizer_cases import problem, slo, space, workload
@@ -40,6 +40,23 @@ def test_of_a_large_fleet_a_slice_is_simulated() -> None:
     assert (odd.parts, replicas(odd.fleet)) == (9, (5, 2))
     alone = bench.part(apart(small(), 50, 1))
     assert (alone.parts, alone.requests) == (1, MOST_JUDGED)
+
+
+def test_a_fleet_that_runs_like_one_that_missed_is_not_simulated() -> None:
+    """Its decode engines never run as many requests as either batch limit allows."""
+    instance = small()
+
+    def fleets(prefill: int, decode: int) -> list[Fleet]:
+        first, last = apart(instance, prefill, decode).pools
+        return [Fleet((first, replace(last, seqs=int(seqs)))) for seqs in instance.tables.limits]
+
+    bench = make_bench(instance, 20.0)
+    less, more = (bench.verdict(fleet) for fleet in fleets(1, 4))
+    assert more.judgement is less.judgement
+    assert fleet_key(more.fleet) not in bench.looks
+    assert make_bench(instance, 20.0).verdict(more.fleet).judgement.classes == less.judgement.classes
+    less, more = (bench.verdict(fleet) for fleet in fleets(4, 1))
+    assert more.judgement is not less.judgement
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import MutableSequence, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from typing import Any, NamedTuple, TypeVar, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ Floats = MutableSequence[float]
 Ints = MutableSequence[int]
 Columns = dict[str, Any]
 Array = NDArray[Any]
-Fields = TypeVar("Fields")
 
 
 def _numbers(values: Sequence[int]) -> tuple[int, ...]:
@@ -372,7 +371,7 @@ def dtype_of(kind: type) -> np.dtype[Any]:
     """Layout of a record; those in it lie in it."""
     codes = {float: "f8", int: "i8", bool: "?"}
     short = SHORT if kind is Request else ()
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     types = {name: "i4" if name in short else codes.get(hint) or dtype_of(hint) for name, hint in hints.items()}
     return np.dtype(list(types.items()), align=True)
 
@@ -396,9 +395,14 @@ def _packed(layout: np.dtype[Any], value: Any) -> Any:
     return tuple(_packed(layout[name], getattr(value, name)) for name in layout.names)
 
 
-def unpacked(kind: type[Fields], row: Any) -> Fields:
-    """The values of one record, and of those in it."""
-    hints = get_type_hints(kind)
-    return kind(
-        **{name: unpacked(hints[name], row[name]) if row[name].dtype.names else row[name].item() for name in hints}
-    )
+def unpacked(kind: type, values: tuple[Any, ...]) -> Any:
+    """The record of these values, in the order of its fields; those of a record in it are a tuple too."""
+    hints = _hints(kind).items()
+    pairs = zip(hints, values, strict=True)
+    return kind(**{name: unpacked(hint, value) if isinstance(value, tuple) else value for (name, hint), value in pairs})
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    """Types of the fields of a record by their names, in order."""
+    return get_type_hints(kind)

@@ -89,20 +89,21 @@ def _check_floors(world: State) -> None:
 
 
 def _result(trace: Trace, world: State, events: int, gap_edges: Sequence[float]) -> Result:
-    """Times and counters, which stay where the loop wrote them; a time of -1 has not come."""
+    """Times and counters, each in an array of its own; a time of -1 has not come."""
     q = world["requests"]
     times = ("prompt_start", "prompt_end", "moved", "first", "finish")
+    columns = ("arrival", *times, "late", "restarts", "engine", "decode_engine", "hit", "tier")
     for name in times:
         q[name][q[name] < 0.0] = np.nan
     log_entries = world["log"][: int(world["rules"]["logged"][0])]
     return Result(
         trace=trace,
-        **{name: q[name] for name in ("arrival", *times, "late", "restarts", "engine", "decode_engine", "hit", "tier")},
+        **{name: q[name].copy() for name in columns},
         fixed_ttft=world["engines"]["fixed_ttft"][q["engine"]],
-        itl_max=q["itl"],
+        itl_max=q["itl"].copy(),
         gap_edges=np.array(gap_edges, dtype=np.float64),
         gap_counts=world["request_gaps"].reshape(trace.size, len(gap_edges)),
-        engines=tuple(unpacked(EngineUse, use) for use in world["engines"]["use"]),
+        engines=tuple(unpacked(EngineUse, use) for use in world["engines"]["use"].tolist()),
         events=events,
         steps_log=log_entries.view(np.float64).reshape(-1, len(LogRow.__dataclass_fields__)),
     )

@@ -337,9 +337,9 @@ def plan_below_floor(problem: Problem) -> Plan:
     instance = make_instance(problem)
     rows = []
     for floor in floors(instance):
-        slo = problem.slos[floor.k]
-        limit = slo.limit(floor.limit)
-        rows.append(binding(floor.limit, slo.name, floor.least, limit, "s", f"{floor.limit.upper()}: {floor.why}."))
+        if floor.broken:
+            name, sentence = instance.problem.slos[floor.k].name, f"{floor.metric.upper()}: {floor.why}."
+            rows.append(binding(floor.metric, name, floor.least, floor.limit, "s", sentence))
     shortfalls = sorted(rows, key=lambda row: row.slack)
     nothing = Proof(Status.INFEASIBLE, None, None)
     return build_plan(instance, Fleet(()), nothing, origin_of(instance, {}), 0.0, shortfalls=shortfalls)

@@ -29,6 +29,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import groupby
 
 import numpy as np
 
@@ -37,7 +38,7 @@ from costmodel.engine import Role
 from costmodel.errors import BelowFloorError
 from costmodel.first_token import idle_ttft
 from costmodel.metric import Metric, Scope, metrics_of
-from costmodel.words import percentage
+from costmodel.words import join_words, percentage
 from optimizer.fleets.fleet import UNMATCHED
 from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, EngineSettings, Instance
@@ -328,23 +329,46 @@ def check_shapes(problem: Problem, enumeration: Enumeration) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """A limit of class `k` that no engine can keep, even an idle one: its metric, the least possible [s], and why."""
+    """What an idle engine needs at least for a limit of class `k`.
+
+    metric, limit [s]: of the limit; least: of any engine [s]; why: a limit below it is not possible.
+    """
 
     k: int
-    limit: Metric
+    metric: Metric
+    limit: float
     least: float
     why: str
 
+    @property
+    def broken(self) -> bool:
+        """Whether no engine can keep the limit, even an idle one."""
+        return self.limit < self.least
+
 
 def check_floors(instance: Instance) -> None:
-    """Raise BelowFloorError for every SLO below what the fastest idle engine can do for the share that it must hold."""
-    faults = [Fault(("slo", floor.k, floor.limit), floor.why) for floor in floors(instance)]
+    """Raise BelowFloorError for every SLO below what the fastest idle engine can do for the share that it must hold.
+
+    The last fault of a class also says how low its other limits can be, so that none is a surprise later.
+    """
+    faults = []
+    for _, rows in groupby(floors(instance), lambda floor: floor.k):
+        own = list(rows)
+        broken = [Fault(("slo", floor.k, floor.metric), floor.why) for floor in own if floor.broken]
+        others = [
+            f"{floor.metric.upper()} {_time(floor.least, floor.least)}"
+            for floor in own
+            if not floor.broken and floor.least
+        ]
+        if broken and others:
+            broken[-1] = replace(broken[-1], sentence=f"{broken[-1].sentence}; least possible: {join_words(others)}")
+        faults += broken
     if faults:
         raise BelowFloorError(str(instance.problem.refusal(faults)))
 
 
 def floors(instance: Instance) -> list[Floor]:
-    """Every limit on latency that no engine can keep."""
+    """The floor of every limit on latency, class by class."""
     # A batch limit bounds the requests that run from above alone, so one may run by itself whatever the limits are.
     prompt, step = fastest_prompt(instance), float(instance.tables.decode_base.min())
     return [floor for k in range(len(instance.problem.slos)) for floor in _floors(instance, k, prompt, step)]
@@ -370,10 +394,13 @@ def _floors(instance: Instance, k: int, prompt: FloatArray, step: float) -> Iter
                 f"a request of {lengths} tokens; {these} at least that long, but only "
                 f"{percentage(1.0 - slo.attainment, 2)} may miss the SLO"
             )
-        if limit < floor:
-            scale, unit = (1.0, "s") if floor >= 1.0 else (1e3, "ms")
-            why = f"{limit * scale:,.4g} {unit} of class {slo.name} is not possible: the fastest engine, idle, needs "
-            yield Floor(k, metric, floor, f"{why}{floor * scale:,.4g} {unit} for {work}")
+        why = f"{_time(limit, floor)} of class {slo.name} is not possible: the fastest engine, idle, needs "
+        yield Floor(k, metric, limit, floor, f"{why}{_time(floor, floor)} for {work}")
+
+
+def _time(seconds: float, least: float) -> str:
+    """A time in the unit in which the least possible one is shown."""
+    return f"{seconds:,.4g} s" if least >= 1.0 else f"{1e3 * seconds:,.4g} ms"
 
 
 def fastest_prompt(instance: Instance) -> FloatArray:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from costmodel.engine import Role
-from costmodel.simulator.fleet import Router, SimulatedFleet
+from costmodel.simulator.fleet import Limits, Router, SimulatedFleet, SimulatedPool
 from costmodel.simulator.metrics import BATCHES, TAIL, WARM_UP
 from costmodel.simulator.steps import GridSteps
 from costmodel.units import SECONDS_PER_HOUR
@@ -39,6 +39,7 @@ from .judge import (
     Run,
     Trials,
     distance,
+    engine_limits,
     goodput_among,
     judge_runs,
     judge_until,
@@ -75,6 +76,8 @@ busy for so many more requests: 1 / (1 - rho)^2 is 400 there."""
 Distance = tuple[bool, float]
 """Whether a fleet falls behind, and the share by which its worst class misses; negative where it holds."""
 Key = tuple[PoolKey, ...]
+Peak = tuple[int, int]
+"""Most requests at once in a lane of a pool, and most KV blocks in use in an engine of it."""
 
 
 def run_length(instance: Instance, volume: float) -> int:
@@ -218,8 +221,8 @@ class Verdict:
 
     blamed: pools that made it miss; the runs of one that did not hold are not kept. confirmation: the number of the one
     that it was put to last, 0: none. stuck: it did not come out of a crowd; replayed: it missed a goal when the
-    recorded requests came in order. `judgement` is of the run that decided, and tail its distance to the limits
-    (`distance`).
+    recorded requests came in order. `judgement` is of the run that decided, tail its distance to the limits
+    (`distance`), and peaks what it took of each pool (`peaks`).
     """
 
     fleet: Fleet
@@ -231,6 +234,7 @@ class Verdict:
     stuck: bool = False
     replayed: bool = False
     tail: float = 0.0
+    peaks: tuple[Peak, ...] = ()
 
     @property
     def outcome(self) -> Outcome:
@@ -285,9 +289,27 @@ class Bench:
         """Judge a fleet, by a short run where that is clear, else by full ones; or return the verdict that it has."""
         key = fleet_key(fleet)
         if key not in self.verdicts:
-            look = self.look(fleet)
-            self.verdicts[key] = look if look.held or look.replayed else self._judge(fleet)
+            self.verdicts[key] = self._same_miss(fleet) or self._first_verdict(fleet)
         return self.verdicts[key]
+
+    def _first_verdict(self, fleet: Fleet) -> Verdict:
+        look = self.look(fleet)
+        return look if look.held or look.replayed else self._judge(fleet)
+
+    def _same_miss(self, fleet: Fleet) -> Verdict | None:
+        """The verdict on a fleet that missed and differs in batch limits alone that no engine came to: it runs alike.
+
+        So no fleet is confirmed twice under two limits.
+        """
+        key, limits = _key_aside_limits(fleet), [engine_limits(self.instance, pool) for pool in fleet.pools]
+        misses = (
+            miss
+            for miss in self.verdicts.values()
+            if not (miss.held or miss.replayed) and _key_aside_limits(miss.fleet) == key
+        )
+        alike = (miss for miss in misses if all(map(_runs_alike, miss.judgement.engines, limits, miss.peaks)))
+        miss = next(alike, None)
+        return None if miss is None else replace(miss, fleet=fleet)
 
     def look(self, fleet: Fleet) -> Verdict:
         """What one short run says of a fleet; it holds where that is clear, and its queues and batches forget in it."""
@@ -324,9 +346,11 @@ class Bench:
         holds = held and stuck is None
         replay = self.replayed(fleet) if holds else None
         is_replayed = replay is not None and not all(item.held for item in replay.classes)
+        runs = [*judgement.runs, *(stuck.runs if stuck is not None else ())]
         judgement = stuck or (replay if replay is not None and is_replayed else judgement)
         verdict = Verdict(fleet, fleet_cost(self.instance, fleet), judgement, holds and not is_replayed)
-        verdict = replace(verdict, confirmation=number, tail=distance(self.instance, judgement))
+        tail, most = distance(self.instance, judgement), peaks(judgement.engines, runs)
+        verdict = replace(verdict, confirmation=number, tail=tail, peaks=most)
         if verdict.held:
             return verdict
         return replace(
@@ -417,10 +441,31 @@ def valid(instance: Instance, fleet: Fleet) -> bool:
 # --- a crowd ----------------------------------------------------------------------------------------------------------
 
 
+def peaks(engines: SimulatedFleet, runs: Sequence[Run]) -> tuple[Peak, ...]:
+    """What runs took at most of each pool."""
+    uses = [use for run in runs for use in run.result.engines]
+    own = [[(use.peak_running, use.peak_blocks) for use in uses if use.pool == index] for index in range(len(engines))]
+    return tuple((max((r for r, _ in rows), default=0), max((b for _, b in rows), default=0)) for rows in own)
+
+
 def fullest(engines: SimulatedFleet, runs: Sequence[Run]) -> float:
     """Share of its KV blocks that the fullest engine had in use at once [1]."""
-    uses = [use for run in runs for use in run.result.engines]
-    return max((use.peak_blocks / engines[use.pool].limits.kv_blocks for use in uses), default=0.0)
+    rows = zip(engines, peaks(engines, runs), strict=True)
+    return max((blocks / pool.limits.kv_blocks for pool, (_, blocks) in rows), default=0.0)
+
+
+def _runs_alike(pool: SimulatedPool, limits: Limits, peak: Peak) -> bool:
+    """Whether a pool would have run as it did with other limits of an engine; peak: what it took at most."""
+    own, (running, blocks) = pool.limits, peak
+    if pool.role is not Role.DECODE and own.max_num_batched_tokens != limits.max_num_batched_tokens:
+        return False
+    is_below = running * pool.pipeline < min(own.max_num_seqs, limits.max_num_seqs)
+    return own == limits or (is_below and blocks < (1.0 - NOTABLE) * min(own.kv_blocks, limits.kv_blocks))
+
+
+def _key_aside_limits(fleet: Fleet) -> Key:
+    """What two fleets share that differ in batch limits alone."""
+    return fleet_key(Fleet(tuple(replace(pool, seqs=0) for pool in fleet.pools)))
 
 
 def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> int:

@@ -300,6 +300,14 @@ def pooled(values: Iterable[NDArray[Some]], masks: Sequence[BoolArray]) -> NDArr
     return np.concatenate([value[mask] for value, mask in zip(values, masks, strict=True)])
 
 
+def hit_share(instance: Instance, judgement: Judgement) -> float:
+    """Share of the input tokens that the requests that count found in prefix caches [1]."""
+    masks = counted(instance, judgement.runs)
+    prompt_tokens = pooled((run.demand.trace.isl for run in judgement.runs), masks).sum()
+    hit = [run.result.hit if run.demand.trace.cached is None else run.demand.trace.cached for run in judgement.runs]
+    return float(pooled(hit, masks).sum() / max(int(prompt_tokens), 1))
+
+
 def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float, warm_up: float) -> ClassJudgement:
     """One class over all runs; latencies are infinite where a request never got that far."""
     slo = instance.problem.slos[number]

@@ -1,22 +1,20 @@
-"""What a simulation showed, as the plan file and the reports hold it: records, use of the engines, slots of a day."""
+"""What a simulation showed, as the plan file holds it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, Final
 
 import numpy as np
 
-from costmodel.accelerator import mean_power
-from costmodel.arrays import FloatArray, IntArray
-from costmodel.simulator.metrics import percentiles, run_span
+from costmodel.arrays import FloatArray
+from costmodel.simulator.metrics import percentiles
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.build_plan import MEANING, binding, engine_pools, more_load, with_latencies
 from optimizer.fleets.error_bars import ANALYTIC, bars_between
 from optimizer.fleets.evaluate import QUANTILES, evaluate
-from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, pool_config
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import ENDS, Instance, at_quantile
 from optimizer.plans.plan import Alternative, Binding, ClassResult, Plan, Proof, Status
@@ -35,7 +33,7 @@ from search_spaces.problem import STRETCHES, Goal
 
 from .bench import Bench, Verdict, by_requests, goodput_of
 from .demand import recorded_trace
-from .judge import Judgement, OutOfTimeError, Run, counted, in_time, judge_demands, pooled, simulated_fleet
+from .judge import Judgement, OutOfTimeError, counted, hit_share, in_time, judge_demands, pooled, simulated_fleet
 from .tune import SAMPLER, ShortRun, Tuned, front_beside
 from .verify import SearchResult
 
@@ -201,14 +199,6 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResul
     )
 
 
-def hit_share(instance: Instance, judgement: Judgement) -> float:
-    """Share of the input tokens that the requests that count found in prefix caches [1]."""
-    masks = counted(instance, judgement.runs)
-    prompt_tokens = pooled((run.demand.trace.isl for run in judgement.runs), masks).sum()
-    hit = [run.result.hit if run.demand.trace.cached is None else run.demand.trace.cached for run in judgement.runs]
-    return float(pooled(hit, masks).sum() / max(int(prompt_tokens), 1))
-
-
 def recorded_run(bench: Bench, fleet: Fleet) -> RecordedRun | None:
     """What the recorded requests in their own order say of the plan's fleet; None where there are none."""
     recording, replay = bench.instance.problem.recorded, bench.replayed(fleet)
@@ -334,134 +324,3 @@ def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> 
         return binding(row.constraint, row.where, 1.0 / load_factor, 1.0, row.unit, sentence)
 
     return list(map(simulated_row, rows))
-
-
-@dataclass(frozen=True, slots=True)
-class PoolUse:
-    """One pool over the runs, without its spare replicas.
-
-    engines, gpus: of the pool; utilization: share of its engines' time in steps [1]; mfu, mbu: shares of the vendor's
-    peak FLOP/s and HBM bandwidth that the steps need at least, over all of the time [1]; kv_occupancy, kv_peak: share
-    of KV blocks in use, mean over time and most of any engine [1]; peak_running: most requests at once in one engine;
-    preemption_rate: preemptions per request of the pool [1]; rejection_rate: share of its requests that no engine of it
-    could ever hold (out of memory) [1]; power: mean of all its boards [W]; tdp: the most they may draw [W]; energy:
-    over the runs [J].
-    """
-
-    name: str
-    engines: int
-    gpus: int
-    utilization: float
-    mfu: float
-    mbu: float
-    kv_occupancy: float
-    kv_peak: float
-    peak_running: int
-    preemptions: int
-    preemption_rate: float
-    rejected: int
-    rejection_rate: float
-    power: float
-    tdp: float
-    energy: float
-
-
-@dataclass(frozen=True, slots=True)
-class FleetUse:
-    """Pools of a fleet, and of all of it: energy [J], its mean power [W], energy per 1,000 output tokens [Wh]."""
-
-    pools: tuple[PoolUse, ...]
-    energy: float
-    power: float
-    wh_per_1000_tokens: float
-
-
-@dataclass(frozen=True, slots=True)
-class ClassGaps:
-    """Longest gap between two tokens of a request, over a class, and the longest of all [s]."""
-
-    quantiles: Quantiles
-    longest: float
-
-
-def fleet_use(instance: Instance, fleet: Fleet, judgement: Judgement) -> FleetUse:
-    """Counters of all engines over all runs, from the first arrival to the last token."""
-    pools = tuple(_pool_use(instance, pool, number, judgement) for number, pool in enumerate(fleet.pools))
-    energy = sum(pool.energy for pool in pools)
-    tokens = sum(float(run.result.trace.osl[run.result.finished].sum()) for run in judgement.runs)
-    per_1000 = energy / SECONDS_PER_HOUR / (tokens / 1e3) if tokens > 0.0 else math.inf
-    return FleetUse(pools, energy, sum(pool.power for pool in pools), per_1000)
-
-
-def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judgement) -> PoolUse:
-    config, simulated_pool = pool_config(instance, pool), judgement.engines[number]
-    uses = [use for run in judgement.runs for use in run.result.engines if use.pool == number]
-    work = [_work(run, number, judgement) for run in judgement.runs]
-    spans = np.array([run_span(run.result) for run in judgement.runs])
-    drawn = np.array([sum(mean_power(config.accelerator.tdp, *engine[:3]) for engine in run) for run in work])
-    energy = float(config.gpus * drawn @ spans)
-    busy, mfu, mbu, occupancy = np.mean(np.concatenate(work), axis=0).tolist()
-    columns = (column for run in judgement.runs for column in (run.demand.trace.pool, run.demand.trace.decode_pool))
-    requests = max(1, sum(int((column == number).sum()) for column in columns if column is not None))
-    preemptions, rejections = (sum(getattr(use, name) for use in uses) for name in ("preemptions", "rejected"))
-    return PoolUse(
-        name=pool.name,
-        engines=simulated_pool.replicas,
-        gpus=simulated_pool.replicas * config.gpus,
-        utilization=busy,
-        mfu=mfu,
-        mbu=mbu,
-        kv_occupancy=occupancy,
-        kv_peak=max(use.peak_blocks for use in uses) / simulated_pool.limits.kv_blocks,
-        peak_running=max(use.peak_running for use in uses),
-        preemptions=preemptions,
-        preemption_rate=preemptions / requests,
-        rejected=rejections,
-        rejection_rate=rejections / requests,
-        power=energy / max(float(spans.sum()), 1e-12),
-        tdp=simulated_pool.replicas * config.gpus * config.accelerator.tdp,
-        energy=energy,
-    )
-
-
-def _work(run: Run, number: int, judgement: Judgement) -> FloatArray:
-    """Of each engine of a pool: utilization, MFU, MBU and KV occupancy [1], over the run."""
-    pool, span = judgement.engines[number], run_span(run.result)
-    return np.array([use.shares(pool, span) for use in run.result.engines if use.pool == number])
-
-
-def class_gaps(instance: Instance, judgement: Judgement) -> tuple[ClassGaps, ...]:
-    """Longest gaps of each class, warm-up left out; a request that never ended counts as an infinite one."""
-    runs = judgement.runs
-    longest = [np.where(run.result.finished, run.result.itl_max, np.inf) for run in runs]
-    classes = range(len(instance.problem.slos))
-    pools = [pooled(longest, counted(instance, runs, number, several=True)) for number in classes]
-    return tuple(ClassGaps(Quantiles.of(percentiles(gaps, QUANTILES)), float(gaps.max(initial=0.0))) for gaps in pools)
-
-
-@dataclass(frozen=True, slots=True)
-class DaySlot:
-    """One slot of a day: mean arrivals [1/s] and the share of each class within its SLO [1] (NaN: no request of it)."""
-
-    rate: float
-    attainment: tuple[float, ...]
-
-
-def slots_of_day(instance: Instance, judgement: Judgement, profile: FloatArray, volume: float) -> tuple[DaySlot, ...]:
-    """How each slot of the day went, all runs of `diurnal_demands` together; here nothing is left out as warm-up."""
-    rates = instance.problem.workload.request_rate * volume * profile
-    came = [_slots(run.demand.trace.arrival, rates) for run in judgement.runs]
-    slot = np.concatenate(came)
-    good = np.concatenate([in_time(instance, run) for run in judgement.runs])
-    member = np.concatenate([instance.flows.slo[run.demand.flow] for run in judgement.runs])
-    slots = []
-    for number, rate in enumerate(rates.tolist()):
-        outcomes = [good[(slot == number) & (member == k)] for k in range(len(instance.problem.slos))]
-        slots.append(DaySlot(rate, tuple(float(share.mean()) if share.size else math.nan for share in outcomes)))
-    return tuple(slots)
-
-
-def _slots(arrival: FloatArray, rates: FloatArray) -> IntArray:
-    """Number of the slot in which each request comes."""
-    length = arrival.size / float(rates.sum())
-    return np.minimum(np.floor(arrival / length), rates.size - 1.0).astype(np.int64)

@@ -18,8 +18,7 @@ from costmodel.words import join_words, plural
 from optimizer.plans.plan import Status
 from optimizer.plans.records import TOLERANCE, ClassJudgement, ClassLatencies, Outcome
 from optimizer.verification.judge import Curve, RatePoint, half_width
-from optimizer.verification.record import DaySlot
-from optimizer.verification.simulated_plan import Simulated
+from optimizer.verification.simulated_plan import DaySlot, Simulated
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, latencies, percent, percent_beside, rate, si, significant
 from reports.provenance import HOURS, served_rate
