@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import evaluate, still_holds
 from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, shared_out, with_names
-from optimizer.loads.instance import PREFILL, ROLES, EngineSettings, Instance, at_volume
+from optimizer.loads.instance import PREFILL, ROLES, Instance, at_volume
 from optimizer.plans.plan import ContradictionError, Proof, Status, bound_for, proof_of_cost, proof_of_judged
 from optimizer.plans.records import ROUNDING
 from optimizer.search.bound import (
@@ -26,6 +26,7 @@ from optimizer.search.bound import (
     sending_work,
 )
 from optimizer.search.search import FleetSearch
+from optimizer.search.settings import EngineSettings
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
 
 SHORT_AND_LONG = ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.3), (20000.0, 400.0, 0.1))

@@ -20,8 +20,7 @@ from costmodel.metric import METRICS, OWN_FIELDS, Metric, Scope
 from costmodel.prefix_cache import TierReads
 from costmodel.queues.decode import Steps
 from costmodel.queues.waits import step_in_progress
-from optimizer.loads.engine_table import LINK_UTILIZATION, Resource
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import LINK_UTILIZATION, Instance, Resource
 from optimizer.plans.records import ALIKE, MOST_MORE, ROUNDING, TOLERANCE, ClassLatencies, Quantiles
 from search_spaces.problem import whole_limit
 

@@ -24,7 +24,7 @@ from costmodel.metric import Metric
 from optimizer.fleets.build_plan import LIMIT_UNITS, pool_of_record
 from optimizer.fleets.evaluate import bisection, evaluate, holds_at
 from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, with_replicas
-from optimizer.loads.instance import ENDS, Brake, Instance, Progress, make_settings, planned_instance, silent, slow_end
+from optimizer.loads.instance import ENDS, Brake, Instance, Progress, planned_instance, silent, slow_end
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import (
     CANDIDATES,
@@ -46,6 +46,7 @@ from optimizer.search.bound import floor_matrices
 from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
 from optimizer.search.search import Engines, engines_of, is_refuted
+from optimizer.search.settings import make_settings
 from optimizer.verification.bench import make_bench
 from optimizer.whatif.answer import solve
 from search_spaces.problem import Goal, Offer, Problem
