@@ -37,8 +37,7 @@ from costmodel.metric import limits_of  # noqa: E402
 from costmodel.simulator.metrics import percentiles, steady  # noqa: E402
 from optimizer.fleets.evaluate import QUANTILES, evaluate  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs  # noqa: E402
-from optimizer.loads.engine_table import LINK_UTILIZATION  # noqa: E402
-from optimizer.loads.instance import Instance, make_instance  # noqa: E402
+from optimizer.loads.instance import LINK_UTILIZATION, Instance, make_instance  # noqa: E402
 from optimizer.verification.judge import Judgement, judge  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import ENGINES  # noqa: E402

@@ -20,10 +20,11 @@ from costmodel.step import StepLoad, step_time_one
 from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet, prefill_seqs
 from optimizer.fleets.pool import PoolState, pool_state
-from optimizer.loads.instance import COLOCATED, PREFILL, Instance, make_instance, make_settings
+from optimizer.loads.instance import COLOCATED, PREFILL, Instance, make_instance
 from optimizer.search.bound import LATE_BY_STEPS, keeping_up, late_first_tokens
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated
+from optimizer.search.settings import make_settings
 from optimizer.verification.judge import judge
 from search_spaces.engines import ENGINES, load_engine_overhead
 from search_spaces.enumeration import engine_config

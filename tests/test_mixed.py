@@ -15,7 +15,7 @@ from costmodel.engine import Role
 from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume, holds_at, still_holds
 from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost, keeps_limits
 from optimizer.fleets.pool import pool_state
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, at_volume, make_settings
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, at_volume
 from optimizer.plans.records import ALIKE
 from optimizer.search.bound import keeping_up, sending_work
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest
@@ -28,6 +28,7 @@ from optimizer.search.search import (
     smallest_batches,
     unmixed,
 )
+from optimizer.search.settings import make_settings
 from optimizer.verification.bench import make_bench
 from optimizer.verification.verify import Loop
 from search_spaces.problem import Constraints, Goal, Objective, Problem, Routing

@@ -14,11 +14,12 @@ import pytest
 from costmodel.errors import InputError
 from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.fleets.fleet import fleet_cost, pool_config
-from optimizer.loads.instance import make_settings, never
+from optimizer.loads.instance import never
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import NOTABLE
 from optimizer.recommend.optimize import precision_savings
 from optimizer.search.search import evaluated, unmixed
+from optimizer.search.settings import make_settings
 from pdplan.cli import run
 from search_spaces.problem import Problem
 from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload

@@ -24,8 +24,7 @@ from costmodel.estimate import step_estimate
 from costmodel.step import StepLoad, step_time
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage, plural
-from optimizer.loads.engine_table import Resource
-from optimizer.loads.instance import Instance, factor_at, make_instance, step_intervals
+from optimizer.loads.instance import Instance, Resource, factor_at, make_instance, step_intervals
 from optimizer.plans.plan import (
     Alternative,
     Binding,

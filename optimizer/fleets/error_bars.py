@@ -15,8 +15,7 @@ from costmodel.metric import OWN_FIELDS, Metric
 from costmodel.prefix_cache import CacheTier
 from costmodel.units import GIGA
 from costmodel.words import dollars, join_words, percentage
-from optimizer.loads.engine_table import LINK_UTILIZATION
-from optimizer.loads.instance import ENDS, Instance, at_quantile, shape_configs, step_intervals
+from optimizer.loads.instance import ENDS, LINK_UTILIZATION, Instance, at_quantile, shape_configs, step_intervals
 from optimizer.plans.records import AccuracyRecord, ClassLatencies, ErrorBars, Range, StepError
 from search_spaces.catalog import normalized_name
 from search_spaces.engines import load_engine_memory

@@ -20,8 +20,7 @@ from costmodel.metric import METRICS, OWN_FIELDS, Metric, Scope
 from costmodel.prefix_cache import TierReads
 from costmodel.queues.decode import Steps
 from costmodel.queues.waits import step_in_progress
-from optimizer.loads.engine_table import LINK_UTILIZATION, Resource
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import LINK_UTILIZATION, Instance, Resource
 from optimizer.plans.records import ALIKE, MOST_MORE, ROUNDING, TOLERANCE, ClassLatencies, Quantiles
 from search_spaces.problem import whole_limit
 
@@ -32,6 +31,8 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 SLICES = 32
 """Slices of the time of a whole request, over which the share of its later tokens is summed."""
+NOBODY = 1e-12
+"""Share of the requests that is left out of such a slice [1]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +88,10 @@ class Evaluation:
         later = self.exceeds(Metric.TPOT, (edges[..., -1:, :] - edges) / np.maximum(self.instance.flows.gaps, 1e-12))
         later[..., -1, :] = 1.0
         left = np.concatenate([(edges[..., 1:-1, :] + edges[..., :-2, :]) / 2.0, edges[..., -1:, :]], axis=-2)
-        late = np.diff(later, axis=-2) * self.exceeds(Metric.TTFT, left)
+        share = np.diff(later, axis=-2)
+        some = np.flatnonzero(share.max(axis=(*range(share.ndim - 2), -1)) > NOBODY)  # the others end in few slices
+        late = np.zeros(share.shape)
+        late[..., some, :] = share[..., some, :] * self.exceeds(Metric.TTFT, left[..., some, :])
         most = places[1:] > 0.5
         by_later = later[..., 0, :] + np.where(most, 0.0, late).sum(axis=-2)
         return finite * np.where(most, late, 0.0).sum(axis=-2), finite * by_later

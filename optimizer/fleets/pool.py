@@ -25,9 +25,8 @@ from costmodel.prefix_cache import Cached, CacheTier, Reuse, TierReads, cached, 
 from costmodel.queues.decode import DecodeTime, MixedEngine, Seats, Steps, ceiling, decode_time
 from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_wait
 from costmodel.queues.waits import lanes_held_up, lockstep_excess, normal_exceeds
-from optimizer.loads.engine_table import EngineTable, prompt_latency
 from optimizer.loads.flows import Flows
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import EngineTable, Instance, prompt_latency
 from optimizer.plans.records import ALIKE, NOTABLE, QUICK_CANDIDATES
 from search_spaces.problem import Balancing
 

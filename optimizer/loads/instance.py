@@ -1,6 +1,17 @@
-"""An instance of the search: the problem, its flows and the engine table; the settings to search, and the time for it.
+"""An instance of the search: the problem, its flows and the engine table, computed once; and the time for a search.
 
-The table is computed once and passed on. A setting of an engine is a role, shape, batch limit and token budget.
+The table has times and bytes of every feasible engine shape for every flow, from the cost model, as arrays.
+
+A step with prompts carries the share `carried` of the decodes: all of them under one token budget (vLLM, TensorRT-LLM),
+none where prompts go first and alone (SGLang). What it lasts beyond the decode step that it carries is what prompts add
+to the steps of others.
+
+Where tokens are drafted, times of steps that carry decodes are those of token steps (`costmodel.engine.Speculation`).
+
+Data-parallel ranks are lanes of one engine that begin and end their steps together. Each has its part of the engine's
+requests and of its token budget; a prompt keeps to one lane. Steps are those in which all lanes have as much to do. A
+step ends with the longest prompt in it, and a prompt that finds a lane free begins when the step of the others has
+ended.
 
 The tables of an instance can be made as slow, or as quick, as measurements say that steps can be. Prompts
 alone take the interval of an engine step's time; steps that decode take that of the measured TPOT, which also has the
@@ -12,22 +23,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cached_property
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from costmodel.arrays import BoolArray, IntArray
-from costmodel.engine import EngineConfig, Role, ServingPolicy
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.engine import EngineConfig, Role, ServingPolicy, with_draft
+from costmodel.engine_arrays import EngineArrays, engine_arrays, first_token_factor
+from costmodel.memory import (
+    TRANSFER_EFFICIENCY,
+    hand_over_cards,
+    kv_bytes_peak_per_gpu,
+    kv_bytes_per_request_per_gpu,
+    kv_capacity_by_limit,
+)
+from costmodel.step import StepLoad, chunked_steps, step_time
+from costmodel.transformer import Transformer
 from search_spaces.engines import load_serving_policy
-from search_spaces.enumeration import Enumeration, engine_config, enumerate_shapes
+from search_spaces.enumeration import Enumeration, Shape, end_of, engine_config, enumerate_shapes, partners
 from search_spaces.problem import Problem
 from search_spaces.serving_error import error_table, interval_factors, step_interval, stratum_of
 
-from .engine_table import EngineTable, build_table
-from .flows import Flows, make_flows
+from .flows import Flows, digest_of, make_flows
 
 ROLES = (Role.PREFILL, Role.DECODE, Role.COLOCATED)
 PREFILL, DECODE, COLOCATED = range(3)
@@ -92,6 +115,365 @@ class Brake:
     def left(self) -> float:
         """Time that is left for one search, a little even when it is late [s]; infinite without an end."""
         return max(self.until - time.perf_counter(), LEAST_TIME)
+
+
+# --- what engines take for flows --------------------------------------------------------------------------------------
+
+LINK_UTILIZATION = 0.7
+"""Busy share of a network card that hand-overs may plan on [1]; assumed: the transfer time counted is unloaded."""
+
+
+PROMPT_STEPS = ("prefill_alone", "prefill_time", "prefill_shared")
+"""Times of the table of steps of prefill engines; engines are their first axis, as of all others."""
+TOKEN_STEPS = ("decode_base", "attention_slope", "mixed_alone", "mixed_base", "full_base")
+"""Times of steps of engines that generate, decode and colocated ones alike."""
+
+
+BY_FLOW = (
+    "prefill_alone",
+    "prefill_time",
+    "prefill_shared",
+    "attention_slope",
+    "kv_held",
+    "mixed_alone",
+    "mixed_base",
+    "chunk_count",
+    "kv_transferred",
+)
+"""Tables whose last axis are the flows."""
+
+
+class Resource(StrEnum):
+    """What an engine can run out of."""
+
+    TIME = "time"
+    SLOTS = "slots"
+    KV_MEMORY = "kv_memory"
+    ATTENTION_TIME = "attention_time"
+    LINK = "link"
+
+
+@dataclass(frozen=True)
+class EngineTable:
+    """What engines take for flows, and what they cost. S shapes, B batch sizes, C token budgets, F flows.
+
+    gpus, pipeline, ranks (S,): GPUs, pipeline stages and data-parallel ranks of one engine.
+    first_token (S,): time until the first token of a prompt over that of its steps on an engine that decodes too
+    (`Accelerator.in_engine`) [1].
+    usd_per_hour (S,): least price of one engine, of owned GPUs where there are any. offer (S,): index of its offer.
+    talks (S, S): whether a prefill engine of the row's shape can hand over to a decode engine of the column's;
+    domain (S,): accelerators with one layout of KV blocks, in one precision.
+    link (S,): scale-out bandwidth that one copy of a request's KV reaches (`TRANSFER_EFFICIENCY`); one data-parallel
+    rank alone holds it [byte/s].
+    seqs (B,): batch sizes at which steps are priced; limits (L,): indices of those that an engine may be limited to;
+    chunks (C,): token budgets; all of a whole engine.
+    prefill_alone (S, C, F): time of the chunks of one prompt alone on a prefill engine, one after another [s].
+    prefill_time (S, C, F): the same with one prompt on each of its ranks; with a single rank there is no difference.
+    prefill_shared (S, C, F): what one prompt adds there to steps that prompts of its length fill [s].
+    decode_base (S, B): decode step of a full batch without its KV reads [s].
+    decode_alone (S,): decode step of one request over that of the smallest batch size, KV reads apart [1].
+    attention_slope (S, F): what one running request of the flow adds to that step [s].
+    kv_held (S, F): KV bytes per GPU that one running request holds on average [byte].
+    kv_capacity (S, B, C): KV bytes per GPU that fit beside weights and activations [byte].
+    kv_longest (S,): KV bytes per GPU of the longest request that an engine must accept [byte].
+    mixed_base (S, B, C, F): step of what is carried of a full batch plus one prompt chunk of the flow on each rank, KV
+    reads of decodes apart [s].
+    mixed_alone (S, B, C, F): the same with a prompt on one rank only [s].
+    chunk_count (S, B, C, F): such steps that the prompt needs [1].
+    full_base (S, B, C): the same step when prompts fill the token budget [s]: no mixed step takes longer.
+    kv_transferred (S, F): bytes that a prefill engine hands to a decode engine per request [byte].
+    carried: share of the decodes that steps with prompts carry, 1 or 0 [1].
+    """
+
+    shapes: tuple[Shape, ...]
+    offer: IntArray
+    talks: BoolArray
+    domain: IntArray
+    gpus: FloatArray
+    pipeline: FloatArray
+    ranks: FloatArray
+    first_token: FloatArray
+    usd_per_hour: FloatArray
+    link: FloatArray
+    seqs: FloatArray
+    limits: IntArray
+    chunks: FloatArray
+    prefill_alone: FloatArray
+    prefill_time: FloatArray
+    prefill_shared: FloatArray
+    decode_base: FloatArray
+    decode_alone: FloatArray
+    attention_slope: FloatArray
+    kv_held: FloatArray
+    kv_capacity: FloatArray
+    kv_longest: FloatArray
+    mixed_base: FloatArray
+    mixed_alone: FloatArray
+    chunk_count: FloatArray
+    full_base: FloatArray
+    kv_transferred: FloatArray
+    carried: float
+
+    @cached_property
+    def alike(self) -> str:
+        """Digest of all of it but the prices."""
+        return digest_of(self, ("usd_per_hour",))
+
+    @cached_property
+    def group(self) -> IntArray:
+        """By role, shapes that can talk to the same ones, (3, S); colocated ones talk to nobody."""
+        sends, takes = (np.unique(self.talks, axis=axis, return_inverse=True)[1].ravel() for axis in (0, 1))
+        return np.stack([sends, takes, self.domain])
+
+    @property
+    def hands_over(self) -> BoolArray:
+        """Whether prefill engines of one group can hand over to decode engines of another, (groups, groups)."""
+        senders, takers = (np.unique(group, return_index=True)[1] for group in self.group[:2])
+        return self.talks[np.ix_(senders, takers)]
+
+    def with_prices(self, usd_per_gpu: FloatArray) -> EngineTable:
+        """The table at other prices of one GPU of each offer (offers,) [$/h]."""
+        return replace(self, usd_per_hour=self.gpus * usd_per_gpu[self.offer])
+
+    def with_step_factors(self, prompts: FloatArray, tokens: FloatArray) -> EngineTable:
+        """The table with steps of prefill engines, and of those that generate, times a factor (S,) of each [1]."""
+        factors = dict.fromkeys(PROMPT_STEPS, prompts) | dict.fromkeys(TOKEN_STEPS, tokens)
+        slower: dict[str, Any] = {}
+        for name, factor in factors.items():
+            times = getattr(self, name)
+            slower[name] = times * factor.reshape(-1, *[1] * (times.ndim - 1))
+        return replace(self, **slower)
+
+    def first_token_of(self, role: Role, shape: int) -> float:
+        """Time until the first token of a prompt over that of its steps, on an engine in a role [1]."""
+        return 1.0 if role is Role.PREFILL else float(self.first_token[shape])
+
+    def limits_below(self, seqs: int) -> list[int]:
+        """Indices of the batch limits below another one, the smallest first."""
+        return [int(limit) for limit in self.limits if limit < seqs]
+
+    @cached_property
+    def verified(self) -> IntArray:
+        """Tokens of a decoding request in a step, drafted ones among them, (S,) [token]."""
+        return np.array([1 + shape.speculative_tokens for shape in self.shapes], dtype=np.int64)
+
+    @property
+    def links(self) -> FloatArray:
+        """Scale-out bandwidth of all ranks of one engine, (S,) [byte/s]."""
+        return np.asarray(self.link * self.ranks)
+
+    @property
+    def rank_chunks(self) -> FloatArray:
+        """Token budgets of one data-parallel rank, (S, C) [token]."""
+        return np.asarray(self.chunks / self.ranks[:, None])
+
+    @property
+    def roomy(self) -> BoolArray:
+        """Batch limits and token budgets beside which an engine has KV memory for the longest request, (S, B, C)."""
+        return np.asarray((self.kv_capacity > 0.0) & (self.kv_capacity >= self.kv_longest[:, None, None]))
+
+
+def batch_sizes(problem: Problem) -> FloatArray:
+    """Batch sizes at which steps are priced: the batch limits, and powers of two below the largest of them.
+
+    A limit that is never reached says nothing of the steps: those of few requests are priced whatever the limits are.
+    """
+    limits = problem.space.max_num_seqs
+    powers = (1 << power for power in range(max(limits).bit_length()))
+    return np.array(sorted({*limits, *powers}), dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Steps of S engines with F flows. seqs (B,), chunks (C,), ranks (S,), carried: as in the table."""
+
+    model: Transformer
+    engines: EngineArrays
+    flows: Flows
+    seqs: FloatArray
+    chunks: FloatArray
+    ranks: FloatArray
+    carried: float
+
+    def times(
+        self,
+        prompts: ArrayLike = 0.0,
+        tokens: ArrayLike = 0.0,
+        past: ArrayLike = 0.0,
+        decodes: ArrayLike = 0.0,
+        context: ArrayLike = 0.0,
+    ) -> list[FloatArray]:
+        """Whole steps, and the attention of their prompts and of their decodes [s], each (S, ...); see `StepLoad`.
+
+        The arrays broadcast against each other, engines first; those of one point per engine, or one in all, stay so.
+        """
+        loads = [np.asarray(values, dtype=np.float64) for values in (prompts, tokens, past, decodes, context)]
+        points = np.broadcast_shapes(*(values.shape for values in loads))
+
+        def flat(values: FloatArray) -> FloatArray:
+            rows = values.shape[0] if values.ndim == len(points) else 1
+            if values.size == rows:
+                return values.reshape(rows, 1)
+            return np.broadcast_to(values, points).reshape(points[0], -1)
+
+        time = step_time(self.model, self.engines, StepLoad(*map(flat, loads)))
+        times = time.total, time.attention_prefill, time.attention_decode
+        return [values.reshape(self.ranks.size, *points[1:]) for values in times]
+
+    def prompts(self, prompts: FloatArray) -> FloatArray:
+        """Time of so many prompts (S,), one per rank at most, on otherwise idle engines [s], (S, C, F)."""
+        budget = (self.chunks / self.ranks[:, None])[:, :, None]
+        mean, count = self.in_chunks(budget, prompts[:, None, None])
+        return np.asarray(count * mean)
+
+    def in_chunks(
+        self, room: FloatArray, prompts: FloatArray, decodes: FloatArray | float = 0.0
+    ) -> tuple[FloatArray, FloatArray]:
+        """Steps of so many prompts, one per rank at most, beside decodes: mean time [s], and number, (S, ..., F).
+
+        room (S, ..., 1): for each prompt in a step [token]; decodes: without their KV reads.
+        """
+        new, past = self.flows.new_tokens, self.flows.past_tokens
+        return chunked_steps(new, past, room, lambda new, past: self.times(prompts, new, past, decodes)[0])
+
+    def shared(self) -> FloatArray:
+        """Time of one prompt in steps whose token budget prompts of its length fill on every rank [s], (S, C, F).
+
+        new / budget of the step that `budget` tokens of such prompts, or of parts of one, take. The attention is that
+        of each prompt by itself, as the simulator counts it.
+        """
+        new, ranks = self.flows.new_tokens, self.ranks[:, None, None]
+        budget = self.chunks[:, None] / ranks
+        size = np.minimum(new, budget)
+        past, together = self.flows.past_tokens + (new - size) / 2.0, budget / size
+        total, attention, _ = self.times(ranks * together, size, past)
+        single = self.times(ranks, size, past)[1]
+        return np.asarray((total - attention + single * together) * (new / budget))
+
+    @property
+    def carried_decodes(self) -> FloatArray:
+        """Decodes in a step of each batch size that prompts join [1], (S, B, 1)."""
+        return np.asarray(self.carried * self.seqs[:, None] / self.engines.pipeline[:, :, None])
+
+    @property
+    def room(self) -> FloatArray:
+        """Token budget that these decodes leave to the prompts of one rank [token], (S, B, C)."""
+        decode_tokens = self.carried_decodes * self.engines.verified[:, :, None]
+        return np.asarray(np.maximum((self.chunks - decode_tokens) / self.ranks[:, None, None], 1.0))
+
+    def by_token(self, times: FloatArray, decodes: FloatArray) -> FloatArray:
+        """Token steps of steps M that carry decodes which alone take T: M - T (1 - 1 / E), engines first [s]."""
+        saved = 1.0 - 1.0 / self.engines.tokens_per_step[:, 0]
+        return np.asarray(times - decodes * saved[(..., *(None,) * (decodes.ndim - 1))])
+
+    def mixed(self, prompts: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Chunked-prefill steps: mean time without the decodes' KV reads [s], and number of steps, (S, B, C, F).
+
+        prompts (S,): in a step, one per rank at most [1].
+        """
+        return self.in_chunks(self.room[..., None], prompts[:, None, None, None], self.carried_decodes[..., None])
+
+    def full(self) -> FloatArray:
+        """Mixed steps whose token budget prompts use up, without the decodes' KV reads [s], (S, B, C)."""
+        tokens = self.flows.share * self.flows.new_tokens
+        past = float(tokens @ (self.flows.past_tokens + self.flows.new_tokens / 2.0) / tokens.sum())
+        return self.times(self.ranks[:, None, None], self.room, past, self.carried_decodes)[0]
+
+
+def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], policy: ServingPolicy) -> EngineTable:
+    """Evaluate the cost model once for everything that a search needs of engines."""
+    model, space = problem.model, problem.space
+    seqs, chunks = batch_sizes(problem), np.array(space.max_num_batched_tokens, dtype=np.float64)
+    configs = [engine_config(problem, shape, Role.COLOCATED, int(seqs[-1]), int(chunks[-1])) for shape in shapes]
+    gpus, pipeline, ranks = (
+        np.array([getattr(shape.parallelism, name) for shape in shapes], dtype=np.float64)
+        for name in ("gpus", "pipeline", "data")
+    )
+    carried_share = 0.0 if policy.scheduler.exclusive_prefill else 1.0  # of the decodes, in steps with prompts
+    steps = _Steps(model, engine_arrays(model, configs, policy.overhead), flows, seqs, chunks, ranks, carried_share)
+    whole = steps.times(decodes=seqs / pipeline[:, None])[0]
+    base = steps.by_token(whole, whole)
+    largest = np.full((1, flows.isl.size), seqs[-1])  # every rank and stage has its part of such a batch
+    with_context, without_context = (
+        steps.times(decodes=largest, context=context)[2] for context in (flows.mean_context, 0.0)
+    )
+    slope = steps.by_token(with_context - without_context, with_context - without_context)
+
+    carried_decodes = carried_share * whole
+    mixed_steps, count = steps.mixed(ranks)
+    mixed_steps = steps.by_token(mixed_steps, carried_decodes[..., None, None])
+    alone = mixed_steps
+    if (ranks > 1.0).any():
+        alone = steps.by_token(steps.mixed(np.ones_like(ranks))[0], carried_decodes[..., None, None])
+    full = steps.by_token(steps.full(), carried_decodes[..., None])
+    prefill_configs = [replace(config, role=Role.PREFILL) for config in configs]
+    prefills = replace(steps, engines=engine_arrays(model, prefill_configs, policy.overhead))
+    talks, domain = hand_over(problem, shapes)
+    offers = [problem.offers[shape.offer] for shape in shapes]
+    cards = np.array([hand_over_cards(model, config, flows.isl, flows.share) for config in configs])
+    kv_capacity = [
+        kv_capacity_by_limit(model, replace(config, max_num_batched_tokens=chunk), seqs)
+        for config in configs
+        for chunk in space.max_num_batched_tokens
+    ]
+    kv_held = [kv_bytes_per_request_per_gpu(model, config, flows.isl, flows.osl) for config in configs]
+    kv_transferred = [with_draft(model, config.speculation).kv_bytes(flows.isl, config.kv_dtype) for config in configs]
+    return EngineTable(
+        shapes=shapes,
+        offer=np.array([shape.offer for shape in shapes], dtype=np.int64),
+        talks=talks,
+        domain=domain,
+        gpus=gpus,
+        pipeline=pipeline,
+        ranks=ranks,
+        first_token=np.array([first_token_factor(model, config.accelerator, config.role) for config in configs]),
+        usd_per_hour=gpus * np.array([offer.least_usd_per_hour for offer in offers]),
+        link=cards * TRANSFER_EFFICIENCY * np.array([offer.accelerator.scale_out.bandwidth for offer in offers]),
+        seqs=seqs,
+        limits=np.searchsorted(seqs, space.max_num_seqs).astype(np.int64),
+        chunks=chunks,
+        prefill_alone=prefills.prompts(np.ones_like(ranks)),
+        prefill_time=prefills.prompts(ranks),
+        prefill_shared=prefills.shared(),
+        decode_base=base,
+        decode_alone=steps.times(decodes=np.ones((1, 1)))[0][:, 0] / whole[:, 0],
+        attention_slope=slope / seqs[-1] / pipeline[:, None],
+        kv_held=np.array(kv_held).reshape(len(shapes), flows.isl.size),
+        kv_capacity=np.array(kv_capacity).reshape(len(shapes), chunks.size, seqs.size).swapaxes(1, 2),
+        kv_longest=np.array([kv_bytes_peak_per_gpu(model, config, float(config.max_model_len)) for config in configs]),
+        mixed_base=mixed_steps,
+        mixed_alone=alone,
+        chunk_count=count,
+        full_base=np.maximum(full, mixed_steps.max(axis=3)),
+        kv_transferred=np.array(kv_transferred, dtype=np.float64).reshape(len(shapes), flows.isl.size),
+        carried=carried_share,
+    )
+
+
+def hand_over(problem: Problem, shapes: Sequence[Shape]) -> tuple[BoolArray, IntArray]:
+    """Who can hand KV blocks to whom among S shapes: talks (S, S) and domain (S,), see `EngineTable`."""
+    ends = [end_of(problem, shape) for shape in shapes]
+    distinct = list(dict.fromkeys(ends))
+    takers = partners(problem, distinct)
+    between = np.array([[taker in takers[sender] for taker in distinct] for sender in distinct], dtype=np.bool_)
+    families = [(end.kv_domain, end.weight_dtype, end.kv_dtype, end.speculative_tokens) for end in distinct]
+    family = np.array([sorted(set(families)).index(own) for own in families], dtype=np.int64)
+    index = np.array([distinct.index(end) for end in ends], dtype=np.int64)
+    return between[np.ix_(index, index)], family[index]
+
+
+def prompt_latency(latency: FloatArray, chunks: FloatArray, stages: FloatArray) -> FloatArray:
+    """Time from the start of a prompt to its end on an otherwise idle prefill engine [s], (engines, flows).
+
+    latency (engines, flows): of its n `chunks` (engines, flows) one after another. In a pipeline of k stages the next
+    chunk enters when the one before has left the first stage: n steps of t / k, and the last one's way through the
+    other stages (engines,). Any axes may stand for the engines.
+    """
+    deep = stages[..., None]
+    return np.asarray(latency / deep * (1.0 + (deep - 1.0) / chunks))
+
+
+# --- the instance -----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -190,69 +572,3 @@ def planned_instance(problem: Problem) -> Instance:
 def shape_configs(instance: Instance) -> list[EngineConfig]:
     """An engine of every shape, whatever its limits."""
     return [engine_config(instance.problem, shape, Role.COLOCATED, 1, 1) for shape in instance.tables.shapes]
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """Engines, every array (settings,): role, a place in ROLES; shape, batch limit and token budget as in the table."""
-
-    role: IntArray
-    shape: IntArray
-    seqs: IntArray
-    chunk: IntArray
-
-    @property
-    def size(self) -> int:
-        """Number of settings."""
-        return int(self.role.size)
-
-    def take(self, index: IntArray | BoolArray) -> EngineSettings:
-        """The settings at `index`, in that order."""
-        return EngineSettings(*(getattr(self, field.name)[index] for field in fields(self)))
-
-
-def make_settings(instance: Instance, *, every_limit: bool = False) -> EngineSettings:
-    """Every setting that the limits can hold one engine of, in roles that are allowed, with someone to talk to.
-
-    A prefill engine has the largest token budget that there is memory for, as larger steps are more efficient and no
-    decode waits for them; in a pipeline any, as stages work side by side on several steps only. A decode engine has the
-    largest batch limit, as by formula a smaller one only makes requests wait; `every_limit`: all of them.
-    """
-    table, roomy = instance.tables, instance.tables.roomy
-    at_limits = roomy & np.isin(np.arange(table.seqs.size), table.limits)[:, None]
-    prompts = np.zeros_like(roomy)
-    prompts[:, :1] = roomy[:, :1] & ((table.pipeline > 1.0)[:, None, None] | _last(roomy[:, :1], axis=2))
-    tokens = np.zeros_like(roomy)
-    tokens[:, :, :1] = at_limits[:, :, :1] if every_limit else _last(at_limits[:, :, :1], axis=1)
-    sends, takes = (np.asarray(table.talks.any(axis=axis))[:, None, None] for axis in (1, 0))
-    rows = [np.zeros((4, 0), dtype=np.int64)]
-    for role, possible in enumerate((prompts & sends, tokens & takes, at_limits)):
-        if ROLES[role] in instance.problem.space.roles:
-            shape, chunk, back = np.nonzero(possible.swapaxes(1, 2)[:, :, ::-1])
-            rows.append(np.stack([np.full_like(shape, role), shape, table.seqs.size - 1 - back, chunk]))
-    settings = EngineSettings(*np.concatenate(rows, axis=1))
-    return settings.take(_possible(instance, settings))
-
-
-def _last(possible: BoolArray, axis: int) -> BoolArray:
-    """Of what is possible the last along an axis."""
-    later = np.flip(np.cumsum(np.flip(possible, axis), axis), axis)
-    return np.asarray(possible & (later == 1))
-
-
-def _possible(instance: Instance, settings: EngineSettings) -> BoolArray:
-    """Whether the limits hold one engine that decodes within some TPOT limit, with a token for each request in a step.
-
-    A batch limit whose full batch is too slow is kept: few requests never fill it, and smaller limits make them wait.
-    """
-    problem, table, shape = instance.problem, instance.tables, settings.shape
-    gpus, price, ceiling = table.gpus[shape], table.usd_per_hour[shape], problem.constraints
-    fits = gpus <= np.array([offer.stock for offer in problem.offers])[table.offer[shape]]
-    if ceiling.max_gpus is not None:
-        fits &= gpus <= ceiling.max_gpus
-    if ceiling.budget is not None:
-        fits &= price <= ceiling.budget * (1.0 + 1e-9)
-    longest, is_colocated = instance.flows.tpot.max(), settings.role == COLOCATED
-    fits &= (settings.role == PREFILL) | (table.decode_base.min(axis=1)[shape] < longest)
-    tokens = table.verified[shape] * table.seqs[settings.seqs]
-    return np.asarray(fits & ~(is_colocated & (tokens > table.chunks[settings.chunk])))

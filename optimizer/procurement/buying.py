@@ -25,7 +25,7 @@ from costmodel.units import KILO
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, classes_apart, fleet_gpus, paid_gpus
 from optimizer.fleets.fleet import within_limits as gpus_within_limits
-from optimizer.loads.instance import Instance, Progress, as_planned, at_volume, make_instance, make_settings, silent
+from optimizer.loads.instance import Instance, Progress, as_planned, at_volume, make_instance, silent
 from optimizer.plans.records import CANDIDATES, MOST_LOOKS, OPTIMAL_GAP, QUICK_CANDIDATES, ROUNDING, EnginePool
 from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.mixtures import of_class, or_mixed
@@ -40,6 +40,7 @@ from optimizer.search.search import (
     smallest_batches,
     without_prices,
 )
+from optimizer.search.settings import make_settings
 from optimizer.verification.bench import fleet_key, look
 from search_spaces.bounds import HOURS_PER_DAY
 from search_spaces.contracts import (

@@ -24,23 +24,22 @@ from costmodel.workload import scale_rate
 from optimizer.fleets.build_plan import LIMIT_UNITS, amount, binding, engine_pools, fleet_bindings
 from optimizer.fleets.evaluate import evaluate, utilization
 from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, fleet_gpus, gpu_limits
-from optimizer.loads.engine_table import Resource
 from optimizer.loads.instance import (
     COLOCATED,
     DECODE,
     PREFILL,
     ROLES,
-    EngineSettings,
     Instance,
+    Resource,
     as_planned,
     make_instance,
-    make_settings,
     planned_instance,
 )
 from optimizer.plans.plan import Alternative, Binding, Worth
 from optimizer.plans.records import ALIKE, MOST_MORE, OPTIMAL_GAP, ROUNDING, EnginePool
 from optimizer.search.bound import check_floors, check_shapes, most_volume, with_looser_slos, without_limits
 from optimizer.search.search import FleetSearch, Picks, cheapest_held, evaluated
+from optimizer.search.settings import EngineSettings, make_settings
 from optimizer.verification.bench import Verdict, miss_words
 from optimizer.verification.record import fleet_row
 from search_spaces.enumeration import HAND_OVER_RULES, RULES, end_of, enumerate_shapes, hand_over_refusals, refusals

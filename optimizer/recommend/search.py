@@ -27,7 +27,6 @@ from optimizer.loads.instance import (
     PREFILL,
     ROLES,
     Brake,
-    EngineSettings,
     Instance,
     Late,
     never,
@@ -48,6 +47,7 @@ from optimizer.search.search import (
     smallest_batches,
     unmixed,
 )
+from optimizer.search.settings import EngineSettings
 from optimizer.verification.bench import LEAST_RUNS, Bench, Verdict, confirmed, fleet_key, goodput_of, make_bench
 from optimizer.verification.judge import OutOfTimeError
 from optimizer.verification.tune import Wish, tuned

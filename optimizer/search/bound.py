@@ -40,8 +40,7 @@ from costmodel.first_token import idle_ttft
 from costmodel.metric import Metric, Scope, metrics_of
 from costmodel.words import join_words, percentage
 from optimizer.fleets.fleet import UNMATCHED
-from optimizer.loads.engine_table import LINK_UTILIZATION, prompt_latency
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, EngineSettings, Instance
+from optimizer.loads.instance import COLOCATED, DECODE, LINK_UTILIZATION, PREFILL, Instance, prompt_latency
 from optimizer.plans.records import CANDIDATES, MOST_MORE, ROUNDING
 from search_spaces.checks import impossible_faults
 from search_spaces.enumeration import Enumeration
@@ -49,6 +48,7 @@ from search_spaces.files import Fault
 from search_spaces.problem import Problem, Slo, over_tokens
 
 from .program import Aim, Matrices, aim_of, cheapest, engine_cost, fleet_limits, pool_limits, solve, write_model
+from .settings import EngineSettings
 
 LATE_BY_STEPS = 0.5 - ROUNDING
 """Share of requests that is late at steps longer than the limit [1]."""

@@ -45,8 +45,7 @@ from optimizer.fleets.fleet import (
     with_names,
 )
 from optimizer.fleets.pool import pool_key, pool_state
-from optimizer.loads.engine_table import BY_FLOW
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, at_volume
+from optimizer.loads.instance import BY_FLOW, COLOCATED, DECODE, PREFILL, ROLES, Instance, at_volume
 from optimizer.plans.records import ALIKE, CANDIDATES, NOTABLE, QUICK_CANDIDATES, TOLERANCE
 from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem, Routing
 

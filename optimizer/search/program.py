@@ -245,7 +245,7 @@ class Limit:
 class Matrices:
     """C columns (engines that may be bought), R resources, F flows, K classes of service; whoever worked them out.
 
-    role, domain (C,): roles as in `loads.settings`; columns of one role and domain hand over to (or take in from) the
+    role, domain (C,): roles as in `settings`; columns of one role and domain hand over to (or take in from) the
     same others. price (C,): $/h of an engine where it is billed singly, else 0.
     need (C, R, F): engines that the whole of a flow takes; inf where it cannot run there.
     late (C, F): share of all requests that are late if the whole flow runs there.

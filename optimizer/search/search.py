@@ -24,6 +24,7 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.first_token import Ttft, idle_ttft
 from optimizer.fleets.evaluate import (
+    SLICES,
     Evaluation,
     bisection,
     class_attainment,
@@ -35,21 +36,12 @@ from optimizer.fleets.evaluate import (
 )
 from optimizer.fleets.fleet import Fleet, FleetPool, gets_whole, gpu_cost, prefill_seqs, within_limits
 from optimizer.fleets.pool import PoolState, pool_state
-from optimizer.loads.instance import (
-    COLOCATED,
-    DECODE,
-    PREFILL,
-    ROLES,
-    EngineSettings,
-    Instance,
-    Late,
-    make_settings,
-    never,
-)
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Late, never
 from optimizer.plans.records import ALIKE, CANDIDATES, MOST_LOOKS, NO_DEARER, QUICK_CANDIDATES, ROUNDING
 from search_spaces.problem import Billing, Constraints, Objective, Problem, any_target
 
-from .bound import keeping_up, late_first_tokens, late_tokens
+from .bound import LATE_BY_STEPS, fastest_prompt, keeping_up, late_first_tokens, late_tokens
+from .settings import EngineSettings, make_settings
 
 NEAR = 0.7
 """Share of every goal that a fleet reaches by formula which is worth a simulation [1]: predictions are off by so much
@@ -79,11 +71,13 @@ class FleetSearch:
 
     settings: of the engines; least (settings,): fewest engines that keep up with the demand; gpus_each (settings,
     offers): GPUs of each offer that one engine takes; hopeless (settings,): those with which too many requests are late
-    even on idle engines; late: whether no more fleets are to be looked at; pool_sizes: for each setting, a number of
-    engines that is too few, and one that is enough if any is; reached: share of its goal that the worst class of a
-    fleet reaches [1]; spoiled: what `spoiled_by_limit` says of a setting and a number of engines; misses: fleets that
-    were refuted, which do not hold, nor those that have no more of the same engines in any pool; cut: what ended a
-    search before all fleets that it might have found were looked at, `looks` or `time`.
+    even on idle engines; prompt_time, token_time (flows,): what the fastest idle engines leave to the first token of
+    the time for a whole request, and to its later tokens [s]; late: whether no more fleets are to be looked at;
+    pool_sizes: for each setting, a number of engines that is too few, and one that is enough if any is; reached: share
+    of its goal that the worst class of a fleet reaches [1]; spoiled: what `spoiled_by_limit` says of a setting and a
+    number of engines; misses: fleets that were refuted, which do not hold, nor those that have no more of the same
+    engines in any pool; cut: what ended a search before all fleets that it might have found were looked at, `looks` or
+    `time`.
     """
 
     instance: Instance
@@ -91,6 +85,8 @@ class FleetSearch:
     least: IntArray
     gpus_each: FloatArray
     hopeless: BoolArray
+    prompt_time: FloatArray
+    token_time: FloatArray
     late: Late = never
     pool_sizes: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     reached: dict[Picks, float] = field(default_factory=dict)
@@ -106,10 +102,13 @@ class FleetSearch:
         late_share = np.maximum(late_first_tokens(instance, settings), late_tokens(instance, settings, 0.0))
         miss_limit = 1.0 - class_goals(instance) + ROUNDING
         hopeless = np.any(class_attainment(instance, late_share) > miss_limit, axis=1)
-        tables = instance.tables
+        tables, flows = instance.tables, instance.flows
         bought = tables.offer[settings.shape][:, None] == np.arange(len(instance.problem.offers))
         gpus_each = np.asarray(bought * tables.gpus[settings.shape][:, None])
-        return cls(instance, settings, least, gpus_each, hopeless, late)
+        prompt = fastest_prompt(instance)
+        prompt = np.maximum(prompt - 2.0 * np.sqrt(prompt * flows.whole) / SLICES, 0.0)  # at the edge of its slice
+        prompt_time = flows.whole - flows.gaps * tables.decode_base.min()
+        return cls(instance, settings, least, gpus_each, hopeless, prompt_time, flows.whole - prompt, late)
 
     def without(self, misses: Sequence[Engines]) -> FleetSearch:
         """The search without refuted fleets; the states of pools stay known."""
@@ -188,22 +187,29 @@ class FleetSearch:
         return CANDIDATES * int(self.least[setting]) + QUICK_CANDIDATES
 
     def able(self, setting: int, engines: int) -> bool:
-        """Whether a pool keeps the goals with the best of partners: one that adds no miss and no time."""
+        """Whether a pool keeps the goals with the best of partners: without misses, as quick as the fastest idle one.
+
+        At least half of the requests have steps that are no shorter than those of the fastest engine.
+        """
         role = int(self.settings.role[setting])
         if self.hopeless[setting]:
             return False
         if role == COLOCATED:
             return self.holds(((setting, engines),))
-        state = self.state(setting, engines)
+        state, instance, flows = self.state(setting, engines), self.instance, self.instance.flows
         if not state.stable:
             return False
         if role == DECODE:
-            return Evaluation(self.instance, self.fleet(((setting, engines),)), (state,)).goal_share >= 1.0
-        flows, tables, shape = self.instance.flows, self.instance.tables, int(self.settings.shape[setting])
+            assert state.steps is not None  # noqa: S101 - it decodes
+            late = (flows.gaps > 0.0) * state.steps.exceeds(self.token_time / np.maximum(flows.gaps, 1.0))
+            alone = Evaluation(instance, self.fleet(((setting, engines),)), (state,))
+            return keeps_goals(instance, class_attainment(instance, 1.0 - late)) and alone.goal_share >= 1.0
+        tables, shape = instance.tables, int(self.settings.shape[setting])
         assert state.wait is not None  # noqa: S101 - prompts wait
         transfer = tables.kv_transferred[shape] / tables.link[shape]
-        ttft = Ttft(idle_ttft(self.instance.policy, state.latency, transfer), state.wait)
-        return keeps_goals(self.instance, class_attainment(self.instance, 1.0 - ttft.exceeds(flows.ttft)))
+        ttft = Ttft(idle_ttft(instance.policy, state.latency, transfer), state.wait)
+        late = np.maximum(ttft.exceeds(flows.ttft), LATE_BY_STEPS * ttft.exceeds(self.prompt_time))
+        return keeps_goals(instance, class_attainment(instance, 1.0 - late))
 
 
 def near_fleets(search: FleetSearch, cost: float) -> list[Fleet]:

@@ -15,8 +15,7 @@ from optimizer.fleets.build_plan import MEANING, binding, engine_pools, more_loa
 from optimizer.fleets.error_bars import ANALYTIC, bars_between
 from optimizer.fleets.evaluate import QUANTILES, evaluate
 from optimizer.fleets.fleet import Fleet, fleet_cost
-from optimizer.loads.engine_table import Resource
-from optimizer.loads.instance import ENDS, Instance, at_quantile
+from optimizer.loads.instance import ENDS, Instance, Resource, at_quantile
 from optimizer.plans.plan import Alternative, Binding, ClassResult, Plan, Proof, Status
 from optimizer.plans.records import (
     ErrorBars,

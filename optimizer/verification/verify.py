@@ -29,9 +29,10 @@ from optimizer.fleets.fleet import (
     fleet_cost,
     fleet_gpus,
 )
-from optimizer.loads.instance import COLOCATED, ROLES, Instance, make_settings
+from optimizer.loads.instance import COLOCATED, ROLES, Instance
 from optimizer.plans.records import ALIKE, CANDIDATES, ROUNDING, TOLERANCE, Outcome
 from optimizer.search.search import NEAR, Engines, FleetSearch, is_refuted, most_engines, preferred
+from optimizer.search.settings import make_settings
 
 from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, valid
 
