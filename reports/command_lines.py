@@ -15,10 +15,10 @@ from .text import clean
 
 MOST_COMMAND: Final = 2000
 """Characters of a command; a line that is cut cannot be copied."""
-WRITTEN: Final = frozenset(("-o", "--output", "--deploy"))
+OUTPUT_OPTIONS: Final = frozenset(("-o", "--output", "--deploy"))
 """Options with a value that say where a plan is written: another one has its own."""
-HOW_TO_SHOW: Final = frozenset(("-q", "--quiet", "-v", "--verbose", "--no-color"))
-"""Options that say how a run shows itself: nothing of the next one's business."""
+DISPLAY_OPTIONS: Final = frozenset(("-q", "--quiet", "-v", "--verbose", "--no-color"))
+"""Options that say how a run shows itself, which the next command does not need."""
 
 
 def command_of(plan: Plan) -> str:
@@ -30,7 +30,7 @@ def command_words(plan: Plan) -> list[str]:
     """The words of the command that gave the plan, but for how it shows itself."""
     command = command_of(plan)
     try:
-        return [word for word in shlex.split(command) if word not in HOW_TO_SHOW]
+        return [word for word in shlex.split(command) if word not in DISPLAY_OPTIONS]
     except ValueError:
         return command.split()
 
@@ -64,13 +64,13 @@ def next_command(plan: Plan) -> str:
 
 
 def again_command(plan: Plan, flags: str) -> str:
-    """The command that plans the same problem again with other flags, without those in WRITTEN and their values.
+    """The command that plans the same problem again with other flags, without those in OUTPUT_OPTIONS and their values.
 
     So it writes nothing over this plan; a value may stand behind an equals sign. What the flags say anew is left out:
     an option, or a key behind `--set`.
     """
     flag_words = shlex.split(flags)
-    replaced = WRITTEN | {word.partition("=")[0] for word in flag_words if word.startswith("-")} - {"--set"}
+    replaced = OUTPUT_OPTIONS | {word.partition("=")[0] for word in flag_words if word.startswith("-")} - {"--set"}
     keys = {word.partition("=")[0] for before, word in pairwise(flag_words) if before == "--set"}
     words = _without_settings(command_words(plan), keys)
     kept = [

@@ -50,8 +50,6 @@ from .text import clean, sentence
 
 UNSEEN_GAP: Final = 5e-4
 """Gap of a goodput, which carries three digits, below which it counts as proved."""
-WHOLE: Final = 0.1
-"""Relative difference from which on it is said in whole per cents [1]."""
 MANY_TIMES: Final = 10.0
 """From how many times the demand on its multiple is said, not the percentage."""
 MOST_NAMES: Final = 3
@@ -85,7 +83,7 @@ def disaggregation_sentence(plan: Plan) -> str:
         return f"The cheapest {name} fleet found{basis} costs the same."
     if is_colocated:
         share = difference / own
-        more = f"{hourly(difference)} more ({signed_percent(share, 0 if share >= WHOLE else 1)})"
+        more = f"{hourly(difference)} more ({signed_percent(share)})"
         return f"Disaggregation does not pay: the cheapest disaggregated fleet found{basis} costs {more}."
     saving = f"{hourly(difference)} ({percent(difference / row.cost_usd_per_hour)})"
     return f"Disaggregation saves {saving} against the cheapest colocated fleet found{basis}."
@@ -391,7 +389,7 @@ def proof_sentence(plan: Plan) -> str:
     if cheaper is None and is_bounded and is_number(plan.gap) and plan.gap <= OPTIMAL_GAP:
         cheaper = CheaperFleets(count=0, simulated=0)
     if cheaper is not None:
-        sentences.insert(0, f"Cheapest fleet found: {_cheaper_words(plan, cheaper, at_prices)}.")
+        sentences.insert(0, f"Cheapest fleet found{_cheaper_words(plan, cheaper, at_prices)}.")
     elif is_bounded:
         unconfirmed = "the simulation confirmed none below this price"
         sentences.insert(0, f"By formula a fleet for {hourly(bound)} meets {slo_name(plan)}; {unconfirmed}.")
@@ -401,7 +399,7 @@ def proof_sentence(plan: Plan) -> str:
 def _cheaper_words(plan: Plan, cheaper: CheaperFleets, at_prices: str) -> str:
     """How many cheaper fleets of one pool or a pair there are, and why none of them is taken."""
     if not cheaper.count:
-        return f"no fleet of one pool, or of a prefill and a decode pool, is cheaper{at_prices}"
+        return f": no fleet of one pool, or of a prefill and a decode pool, is cheaper{at_prices}"
     by_formula, simulated = cheaper.count - cheaper.simulated, cheaper.simulated
     number = "it" if cheaper.count == 1 else "all" if by_formula == cheaper.count else f"{by_formula:,}"
     misses = f"{number} {'misses' if by_formula == 1 else 'miss'} {missed_slo(plan)} by formula"
@@ -410,7 +408,7 @@ def _cheaper_words(plan: Plan, cheaper: CheaperFleets, at_prices: str) -> str:
         unconfirmed = f"{'it' if simulated == 1 else 'none'} was {'not ' * (simulated == 1)}confirmed in simulation"
     reasons = said(misses * bool(by_formula), unconfirmed * bool(simulated))
     fleets = f"{plural(cheaper.count, 'fleet')} (one pool, or a prefill and a decode pool)"
-    return f"{fleets} {'costs' if cheaper.count == 1 else 'cost'} less{at_prices}, but {' and '.join(reasons)}"
+    return f". {fleets} {'costs' if cheaper.count == 1 else 'cost'} less{at_prices}: {' and '.join(reasons)}"
 
 
 def _floor_dtypes(plan: Plan) -> str:
@@ -464,7 +462,7 @@ def capacity_sentence(plan: Plan) -> str:
     if plan.objective != "min_cost":
         return f"Capacity: {rate(plan.goodput_rps)} within {slo_name(plan)}."
     more = plan.goodput_rps / plan.demand_rps
-    change = percentage(abs(more - 1.0), 0 if abs(more - 1.0) >= WHOLE else 1)
+    change = percentage(abs(more - 1.0), 1)
     room = f"{change} over" if more < MANY_TIMES else f"{significant(more)} times"
     room = "no more than" if change == "0 %" else f"{change} below" if more < 1.0 else room
     basis = " by formula" if is_simulated_row(plan) else ""

@@ -140,9 +140,13 @@ class EngineChange(FileSection):
     """Host times of an engine in a user's catalog file; what is left out stays as it is shipped."""
 
     step_overhead_us: Annotated[float, number(bounds.NOT_NEGATIVE)] | None = None
+    """Host time of a step [us]."""
     per_request_overhead_us: Annotated[float, number(bounds.NOT_NEGATIVE)] | None = None
+    """Host time of each running request in a step [us]."""
     arrival_ms: Annotated[float, number(bounds.NOT_NEGATIVE)] | None = None
+    """Time from the arrival of a lone request to the start of its prompt [ms]."""
     handover_ms: Annotated[float, number(bounds.NOT_NEGATIVE)] | None = None
+    """Time that the hand-over from prefill to decode adds besides the transfer of the KV cache [ms]."""
     origin: Annotated[Origin, member(Origin)] = Origin.ASSUMED
     source: Text = "the user's catalog file"
 

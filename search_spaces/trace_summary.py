@@ -119,7 +119,7 @@ class ArrivalStats:
         Long is the longest window of a minute or more that the trace holds twice. The count in a window of w seconds
         has a standard deviation of CV sqrt(rate w), as that of a renewal process has for long windows (Cox 1962).
         """
-        long = [window for window in self.peak_rate if LEAST_WINDOW <= window <= self.duration / 2.0]
+        long = [window for window in self.peak_rate if window >= LEAST_WINDOW]
         if not long:
             return None
         window = max(long)
@@ -148,7 +148,7 @@ def arrival_stats(rows: Rows, where: str) -> ArrivalStats:
     cv = gap_cv if dispersion is None else math.sqrt(dispersion)
     longest = int(np.argmax(gaps)) if gaps.size else 0
     total = np.concatenate([[0], np.cumsum(slots)])
-    widths = {window: min(window // SLOT_SECONDS, slots.size) for window in PEAK_WINDOWS if window <= duration}
+    widths = {window: window // SLOT_SECONDS for window in PEAK_WINDOWS if 2 * window <= duration}
     return ArrivalStats(
         requests=len(rows),
         duration=duration,

@@ -31,8 +31,8 @@ QUANTILES = (0.5, 0.9, 0.95, 0.99)
 
 SLICES = 32
 """Slices of the time of a whole request, over which the share of its later tokens is summed."""
-NOBODY = 1e-12
-"""Share of the requests that is left out of such a slice [1]."""
+NEGLIGIBLE_SHARE = 1e-12
+"""Share of the requests that end in such a slice up to which it is skipped [1]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +89,9 @@ class Evaluation:
         later[..., -1, :] = 1.0
         left = np.concatenate([(edges[..., 1:-1, :] + edges[..., :-2, :]) / 2.0, edges[..., -1:, :]], axis=-2)
         share = np.diff(later, axis=-2)
-        some = np.flatnonzero(share.max(axis=(*range(share.ndim - 2), -1)) > NOBODY)  # the others end in few slices
+        slices = np.flatnonzero(share.max(axis=(*range(share.ndim - 2), -1)) > NEGLIGIBLE_SHARE)
         late = np.zeros(share.shape)
-        late[..., some, :] = share[..., some, :] * self.exceeds(Metric.TTFT, left[..., some, :])
+        late[..., slices, :] = share[..., slices, :] * self.exceeds(Metric.TTFT, left[..., slices, :])
         most = places[1:] > 0.5
         by_later = later[..., 0, :] + np.where(most, 0.0, late).sum(axis=-2)
         return finite * np.where(most, late, 0.0).sum(axis=-2), finite * by_later

@@ -1,1 +1,1 @@
-"""Other fleets beside the recommended one: of one kind, of other engines, by evaluation, apart by class."""
+"""The search for the cheapest fleet by formula: settings, fleets of one and two pools, mixtures, and the bound."""

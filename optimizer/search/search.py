@@ -71,13 +71,13 @@ class FleetSearch:
 
     settings: of the engines; least (settings,): fewest engines that keep up with the demand; gpus_each (settings,
     offers): GPUs of each offer that one engine takes; hopeless (settings,): those with which too many requests are late
-    even on idle engines; prompt_time, token_time (flows,): what the fastest idle engines leave to the first token of
-    the time for a whole request, and to its later tokens [s]; late: whether no more fleets are to be looked at;
-    pool_sizes: for each setting, a number of engines that is too few, and one that is enough if any is; reached: share
-    of its goal that the worst class of a fleet reaches [1]; spoiled: what `spoiled_by_limit` says of a setting and a
-    number of engines; misses: fleets that were refuted, which do not hold, nor those that have no more of the same
-    engines in any pool; cut: what ended a search before all fleets that it might have found were looked at, `looks` or
-    `time`.
+    even on idle engines; prompt_time, token_time (flows,): time that a whole request has for its first token if its
+    later tokens take their least, and for those if its first token takes its least [s]; late: whether no more fleets
+    are to be looked at; pool_sizes: for each setting, a number of engines that is too few, and one that is enough if
+    any is; reached: share of its goal that the worst class of a fleet reaches [1]; spoiled: what `spoiled_by_limit`
+    says of a setting and a number of engines; misses: fleets that were refuted, which do not hold, nor those that have
+    no more of the same engines in any pool; cut: what ended a search before all fleets that it might have found were
+    looked at, `looks` or `time`.
     """
 
     instance: Instance

@@ -297,19 +297,19 @@ class Bench:
         return look if look.held or look.replayed else self._judge(fleet)
 
     def _same_miss(self, fleet: Fleet) -> Verdict | None:
-        """The verdict on a fleet that missed and differs in batch limits alone that no engine came to: it runs alike.
+        """The verdict on a fleet that missed and runs alike: it has other batch limits, and no engine came near either.
 
-        So no fleet is confirmed twice under two limits.
+        So no fleet is confirmed twice under two limits. None where prefixes are cached: free memory holds them.
         """
+        if self.instance.flows.past_tokens.any():
+            return None
         key, limits = _key_aside_limits(fleet), [engine_limits(self.instance, pool) for pool in fleet.pools]
-        misses = (
-            miss
-            for miss in self.verdicts.values()
-            if not (miss.held or miss.replayed) and _key_aside_limits(miss.fleet) == key
-        )
-        alike = (miss for miss in misses if all(map(_runs_alike, miss.judgement.engines, limits, miss.peaks)))
-        miss = next(alike, None)
-        return None if miss is None else replace(miss, fleet=fleet)
+        misses = [verdict for verdict in self.verdicts.values() if verdict.outcome is Outcome.MISSES]
+        misses = [miss for miss in misses if not miss.replayed and _key_aside_limits(miss.fleet) == key]
+        for miss in misses:
+            if all(itertools.starmap(_runs_alike, zip(miss.judgement.engines, limits, miss.peaks, strict=True))):
+                return replace(miss, fleet=fleet)
+        return None
 
     def look(self, fleet: Fleet) -> Verdict:
         """What one short run says of a fleet; it holds where that is clear, and its queues and batches forget in it."""

@@ -276,7 +276,7 @@ def confirmed(problem: Problem, best: Answer) -> Answer:
 
 @lru_cache(maxsize=KEPT)
 def look_at(case: Case) -> tuple[float, str]:
-    """The same for a fleet of an answer."""
+    """Share of a fleet's requests that meet their SLOs in simulation [1], and in words how it missed, if it did."""
     return look(case.instance, case.fleet)
 
 
@@ -312,8 +312,8 @@ Groups = Callable[[Sequence[Answer]], Sequence[tuple[int, ...]]]
 class Sweep:
     """Scenarios to solve, how, and which of their fleets are simulated.
 
-    solver: of each, picklable; looks: groups of scenarios whose fleets are simulated at most, fleets in place of others
-    apart; key: digest of all that the answers depend on; shown: keys of the axes.
+    solver: of each, picklable; looks: groups of scenarios whose fleets are simulated at most, without fleets that
+    replace one that missed; key: digest of all that the answers depend on; shown: keys of the axes.
     """
 
     scenarios: tuple[Scenario, ...]

@@ -450,7 +450,9 @@ def autoscale(
     if by_hour is not None:
         volume = np.array(_rates(by_hour)) / instance.problem.workload.request_rate
     if volume is None:
-        raise InputError("the plan has no daily profile (workload.diurnal); state one with --by-hour")
+        raise InputError(
+            "the plan has no daily profile (workload.diurnal); state one with --by-hour, 24 rates separated by commas"
+        )
     with console.milestones() as progress:
         day = scale(instance, fleet, volume, start_up, least, requests=requests, progress=progress)
     return output.show(console, autoscale_document(instance.problem, day), autoscale_dict(day))

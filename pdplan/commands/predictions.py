@@ -511,7 +511,8 @@ def _files(flags: Flags) -> tuple[list[Path], Path | None]:
     if folder is None:
         raise click.UsageError("give DATA_DIR, or --against FILE")
     if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder; a single file goes behind --against")
+        reason = "is not a folder; a single file goes behind --against" if folder.exists() else "does not exist"
+        raise InputError(f"{folder} {reason}")
     paths = [path for name in FILES for path in (folder / "serving" / name, folder / name) if path.is_file()]
     if not paths:
         raise InputError(f"{folder} has none of {', '.join(FILES)}, nor has its folder 'serving'")

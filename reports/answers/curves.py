@@ -181,7 +181,8 @@ def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
     is_simulated = any(answer.attainment is not None for answer in answers)
     sooner = f", to {coarse}{unit} in simulation" if is_simulated else ""
     return said(
-        f"Each fleet is what pdplan optimize --effort quick finds, by formula{but}.",
+        f"Each fleet is what pdplan optimize --effort quick finds by formula{but}"
+        f"{'; what simulation showed is corrected' * has_moves}.",
         f"A row ends where its fleet misses the SLO: exact to {fine}{unit} by formula{sooner}. Rows shorter than "
         f"{coarse}{unit} may be missing.",
         SEARCHED_ON if has_moves else "",

@@ -163,10 +163,7 @@ def why_words(standing: Standing) -> str:
     cost, best, binding = standing.cost, standing.best, standing.binding
     if cost is None or best is None or binding is None:
         return _why_none(standing.search, standing.config, standing.role)
-    full = (
-        f"its pool keeps {percentage(standing.used or 0.0)} of its {constraint_words(binding)} busy on "
-        "average; its load in a plan is the share of what it can take within the SLO, not of all of that"
-    )
+    full = f"its pool keeps {percentage(standing.used or 0.0)} of its {constraint_words(binding)} busy on average"
     if cost <= best * (1.0 + ROUNDING):
         return f"no other engine of this role makes a cheaper fleet; {full}"
     return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"

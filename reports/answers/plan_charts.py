@@ -346,10 +346,10 @@ def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
         names = [f"{RECOMMENDED} {money(point.x)}" for point in members] if tone == "good" else ()
         series.append(charts.Series(places, symbol=tone, tips=tips, names=names))
     cheaper = [point for point in points if point.x < next(point.x for point in points if point.tone == "good")]
-    title = f"The cheapest of the {len(points)} fleets drawn"
+    title = f"The cheapest of the {len(points)} fleets shown"
     if cheaper:
         holding = sum(point.outcome == HOLDS for point in cheaper) or "none"
-        title = f"{plural(len(cheaper), 'cheaper fleet')} drawn, {holding} meeting the SLO"
+        title = f"{plural(len(cheaper), 'cheaper fleet')} shown, {holding} meeting the SLO"
     low, most = near[0].x, near[-1].x
     room = max(0.12 * (most - low), 0.04 * most, 1e-9)
     left, right = max(0.0, low - room), most + room

@@ -34,7 +34,7 @@ from reports.text import clean
 EFFORTS: Final = {
     "simple": "Each fleet is the cheapest of one pool, or of a prefill and a decode pool, by formula. --full searches "
     "all fleets, and says what any other could save.",
-    "full": "Each fleet is what pdplan optimize --effort quick finds, by formula.",
+    "full": "Each fleet is what pdplan optimize --effort quick finds by formula, unless simulation ruled that out.",
     "simulated": "Each fleet is what pdplan optimize finds, and meets every SLO in simulation.",
 }
 MOST_MAPS: Final = 6
