@@ -247,9 +247,10 @@ class Forecast:
         return np.asarray(peak[:, None] * np.array(self.by_hour))
 
     @property
-    def every_rate(self) -> FloatArray:
-        """Rates of all hours, months and paths [1/s]."""
-        return np.concatenate([self.rates(path.growth).ravel() for path in self.paths])
+    def every_rate(self) -> tuple[FloatArray, FloatArray]:
+        """Rates of all hours, months and paths [1/s], and the probability of the path of each [1]."""
+        rates = [self.rates(path.growth).ravel() for path in self.paths]
+        return np.concatenate(rates), np.repeat(self.probabilities, rates[0].size)
 
 
 @dataclass(frozen=True, slots=True)

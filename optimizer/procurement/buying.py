@@ -148,8 +148,8 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
     Raises InfeasibleError when no fleet serves the highest rate of the forecast.
     """
     problem = replace(problem, offers=tuple(replace(offer, owned=0) for offer in problem.offers))
-    rates_ahead = terms.forecast.every_rate
-    rates, prices = level_rates(rates_ahead, terms.forecast.levels), _prices(problem, terms)
+    rates_ahead, chances = terms.forecast.every_rate
+    rates, prices = level_rates(rates_ahead, terms.forecast.levels, chances), _prices(problem, terms)
     looked: dict[tuple[object, ...], FleetCheck] = {}
     for _ in range(1 + CANDIDATES):
         misses = [item for item in looked.values() if item.fault]
@@ -528,28 +528,34 @@ class Levels:
         """Number of the lowest level that serves each rate."""
         return np.searchsorted(self.rates * (1.0 + ROUNDING), rates).astype(np.int64)
 
-    def excess(self, rates: FloatArray) -> float:
-        """By how much the levels that serve these rates are above them, Σ u(r) / Σ r − 1 [1]."""
-        return float(self.rates[self.level_of(rates)].sum() / rates.sum()) - 1.0
+    def excess(self, rates: FloatArray, weight: FloatArray) -> float:
+        """By how much the levels that serve these rates are above them, Σ w u(r) / Σ w r − 1 [1]."""
+        return float(self.rates[self.level_of(rates)] @ weight / (rates @ weight)) - 1.0
 
 
-def level_rates(rates: FloatArray, count: int) -> FloatArray:
-    """At most `count` of the given rates, such that serving each rate at the next higher of them costs least [1/s].
+MOST_RATES = 1000
+"""Rates among which levels are chosen; of more, neighbors count as the highest of them."""
 
-    Levels u_1 < … < u_k minimize Σ_r (u(r) − r), u(r) the lowest level that serves r. Dynamic programming over the
-    sorted rates: cost of the hours up to u_j with m levels, C_m(j) = min_i<j C_m−1(i) + u_j × hours from i to j.
+
+def level_rates(rates: FloatArray, count: int, weight: FloatArray | None = None) -> FloatArray:
+    """At most `count` of the given rates, such that the next higher of them exceed the rates least [1/s].
+
+    Levels u_1 < … < u_k minimize Σ_r w_r (u(r) − r), u(r) the lowest level that serves r, w its weight (None: 1).
+    Dynamic programming over the sorted rates: C_m(j) = min_i<j C_m−1(i) + u_j × weight from i to j is the least sum of
+    levels over the rates up to u_j with m levels.
 
     >>> level_rates(np.array([1.0, 3.0, 3.0]), 4).tolist(), level_rates(np.array([1.0, 3.9, 4.0, 9.0]), 3).tolist()
     ([1.0, 3.0], [1.0, 4.0, 9.0])
     """
-    level, hours = np.unique(rates[rates > 0.0], return_counts=True)
+    distinct = np.unique(rates[rates > 0.0])
+    level = distinct[:: -max(1, -(-distinct.size // MOST_RATES))][::-1] if distinct.size > count else distinct
     if level.size <= count:
         return level
-    until = np.cumsum(hours)
-    cost, hours_from = level * until, np.tril(until[:, None] - until, -1)
+    until = np.cumsum(np.bincount(np.searchsorted(level, rates), weight, level.size))
+    cost, between = level * until, np.tril(until[:, None] - until, -1)
     below: list[IntArray] = []
     for _ in range(count - 1):
-        total = np.where(hours_from > 0, cost + level[:, None] * hours_from, np.inf)
+        total = np.where(between > 0.0, cost + level[:, None] * between, np.inf)
         below.append(total.argmin(axis=1))
         cost = total.min(axis=1)
     chosen = [level.size - 1]

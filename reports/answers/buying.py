@@ -365,7 +365,7 @@ def value_left(purchase: BuyingPlan) -> list[str]:
 def notes(purchase: BuyingPlan) -> list[str]:
     """What else a buyer should know, each with its unit and what it is made of."""
     terms, average = purchase.terms, " on average" if len(purchase.outcomes) > 1 else ""
-    kilograms, excess = carbon(purchase), purchase.levels.excess(terms.forecast.every_rate)
+    kilograms, excess = carbon(purchase), purchase.levels.excess(*terms.forecast.every_rate)
     carbon_words = f", {significant(kilograms / KILO)} t of CO2 at {terms.grams_per_kwh:g} g/kWh" if kilograms else ""
     return [
         "The growth is taken as sure; with --low and --high the choice allows for a band."
