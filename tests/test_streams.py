@@ -52,12 +52,12 @@ def test_a_full_disk_is_one_sentence(command: str, encoding: str) -> None:
 @needs_shell
 @pytest.mark.parametrize("command", ["--help", "schema"])
 def test_a_reader_that_has_gone_is_quiet(command: str) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    done = subprocess.run(
-        [sys.executable, "-m", "pdplan", command], stdout=write, stderr=subprocess.PIPE, check=False, cwd=ROOT
+    # The pipe is made in a process of its own: none that this one has forked keeps its reading end open.
+    script = (
+        "import os, subprocess, sys; r, w = os.pipe(); os.close(r); sys.exit(subprocess.call(sys.argv[1:], stdout=w))"
     )
-    os.close(write)
+    words = [sys.executable, "-c", script, sys.executable, "-m", "pdplan", command]
+    done = subprocess.run(words, stderr=subprocess.PIPE, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (141, b"")
 
 

@@ -75,9 +75,9 @@ def test_tied_clock_by_hand(write: Write) -> None:
 
 
 def test_peak_rates_by_hand(write: Write) -> None:
-    # One request per 10 s for two hours from 01:30 on, and 50 more in one second.
+    # One request per 10 s for a little over two hours, and 50 more in one second.
     start = datetime(2024, 1, 1, 1, 30, tzinfo=UTC)
-    moments = [start + timedelta(seconds=10 * i) for i in range(720)]
+    moments = [start + timedelta(seconds=10 * i) for i in range(722)]
     moments += [start + timedelta(seconds=1800 + i / 50) for i in range(50)]
     text = "arrival,isl,osl\n" + "".join(f"{moment:%Y-%m-%d %H:%M:%S.%f},1,1\n" for moment in sorted(moments))
     arrivals = read_trace(write(text)).arrivals
