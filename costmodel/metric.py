@@ -14,9 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from .units import SECONDS_PER_HOUR
-
-DAY: Final = 24.0 * SECONDS_PER_HOUR
+from .units import DAY, SECONDS_PER_HOUR
 
 GAP_SHARE: Final = 0.99
 """Share of a request's gaps between tokens that its ITL p99 covers [1]."""

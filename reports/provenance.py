@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from costmodel.metric import METRICS, Metric, limits_of
-from costmodel.units import SECONDS_PER_HOUR
+from costmodel.units import HOURS_PER_DAY, SECONDS_PER_HOUR
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan
 from search_spaces.bounds import NO_TARGET, TARGET_NAMES
@@ -116,13 +116,10 @@ def _recording(inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return recording if isinstance(recording, Mapping) else None
 
 
-HOURS: Final = 24
-
-
 def arrivals(plan: Plan) -> tuple[float, ...]:
     """The stated mean rate of each hour of a day [1/s]; empty where one mean rate was stated."""
     rates = inputs_of(plan, "workload", "diurnal").get("requests_per_second_by_hour")
-    if not isinstance(rates, list) or len(rates) != HOURS or plan.demand_rps <= 0:
+    if not isinstance(rates, list) or len(rates) != HOURS_PER_DAY or plan.demand_rps <= 0:
         return ()
     if not all(isinstance(value, int | float) and is_number(value) and value >= 0 for value in rates):
         return ()

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from costmodel.metric import DAY, METRICS, Metric
-from costmodel.units import GIB, GIGA, MEGA, MICRO, TERA, TIB
+from costmodel.metric import METRICS, Metric
+from costmodel.units import DAY, GIB, GIGA, MEGA, MICRO, TERA, TIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,6 @@ def plain(value: float) -> str:
 OVER: Final = ("rate", *map(str, Metric), "attainment", "budget")
 """What `pdplan frontier` goes over."""
 
-HOURS_PER_DAY: Final = 24
 
 # The demand.
 REQUEST_RATE: Final = Bounds(MICRO, MEGA, "/s")

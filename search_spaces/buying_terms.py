@@ -15,12 +15,11 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from costmodel.accelerator import Accelerator, Origin, PriceBasis
 from costmodel.errors import InputError, name_list, nearest_name, shown
-from costmodel.metric import DAY
-from costmodel.units import KILO
+from costmodel.units import DAY, HOURS_PER_DAY, KILO
 from costmodel.words import dollars, join_words
 
 from . import bounds
-from .bounds import HOURS_PER_DAY, Bounds
+from .bounds import Bounds
 from .catalog import load_catalog, normalized_name
 from .contracts import EXPECTED, HOURS_PER_MONTH, MONTHS_PER_YEAR, Contract, DemandPath, Forecast, Spot, Terms, Tier
 from .fields import (

@@ -31,9 +31,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
 from costmodel.errors import UNWRITABLE, InputError, name_hint, name_list, nearest_name, shown
+from costmodel.units import HOURS_PER_DAY
 from costmodel.words import join_words
 
-from .bounds import HOURS_PER_DAY, Bounds
+from .bounds import Bounds
 from .files import Fault, Keys, Source
 from .quantities import (
     BASE_UNIT,

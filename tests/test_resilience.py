@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from costmodel.metric import DAY
+from costmodel.units import DAY
 from optimizer.fleets.evaluate import evaluate, largest_load, replicas_at
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance

@@ -21,7 +21,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.errors import InfeasibleError
-from costmodel.units import KILO
+from costmodel.units import HOURS_PER_DAY, KILO
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, classes_apart, fleet_gpus, paid_gpus
 from optimizer.fleets.fleet import within_limits as gpus_within_limits
@@ -42,7 +42,6 @@ from optimizer.search.search import (
 )
 from optimizer.search.settings import make_settings
 from optimizer.verification.bench import fleet_key, look
-from search_spaces.bounds import HOURS_PER_DAY
 from search_spaces.contracts import (
     HOURS_PER_MONTH,
     ContractedGpus,

@@ -24,8 +24,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
-from costmodel.metric import DAY
-from costmodel.units import SECONDS_PER_HOUR
+from costmodel.units import DAY, SECONDS_PER_HOUR
 from costmodel.words import plural
 from optimizer.fleets.evaluate import bisection, evaluate, keeps_goals, largest_load, replicas_at
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, offer_costs, offer_prices

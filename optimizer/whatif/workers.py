@@ -1,5 +1,7 @@
 """Workers that solve the scenarios of a sweep: processes of this machine, or of a Dask cluster."""
 
+from __future__ import annotations
+
 import multiprocessing
 import os
 import signal

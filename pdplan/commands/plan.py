@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from costmodel.errors import InputError, shown
+from costmodel.units import HOURS_PER_DAY
 from pdplan.console import Console
 from pdplan.files import Output, View, answer_options, read_fleet, read_plan, view_options
 from pdplan.options import (
@@ -360,7 +361,6 @@ LEAST_REQUESTS = 5_000
 """Of a run, at the least: else as many as each of those had that proved the plan."""
 LOSSES = Bounds(1, 100)
 LEAST = Bounds(1, 100_000)
-HOURS = 24
 
 
 @click.command(short_help="Say which loss of a replica or node breaks an SLO.")
@@ -468,6 +468,8 @@ def _rates(text: str) -> list[float]:
         rates = [float(word) for word in text.split(",")]
     except ValueError:
         raise InputError(f"--by-hour {shown(text)} is not a list of 24 numbers") from None
-    if len(rates) != HOURS or not all(HOURLY_RATE.holds(rate) for rate in rates) or max(rates) <= 0.0:
-        raise InputError(f"--by-hour needs {HOURS} rates of at least 0, one above 0, but has {len(rates)} values")
+    if len(rates) != HOURS_PER_DAY or not all(HOURLY_RATE.holds(rate) for rate in rates) or max(rates) <= 0.0:
+        raise InputError(
+            f"--by-hour needs {HOURS_PER_DAY} rates of at least 0, one above 0, but has {len(rates)} values"
+        )
     return rates

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any, Final
 
-from costmodel.metric import DAY
+from costmodel.units import DAY
 from costmodel.words import plural
 from optimizer.plans.plan import Plan, Status
 from optimizer.plans.records import Outcome

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Final
 
 from costmodel.metric import METRICS, Metric
+from costmodel.units import HOURS_PER_DAY
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
 from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
@@ -32,7 +33,7 @@ from reports.numbers import (
     si,
     significant,
 )
-from reports.provenance import HOURS, arrivals, day_rate
+from reports.provenance import arrivals, day_rate
 from reports.slos import (
     OUTCOMES,
     QUANTILES,
@@ -618,7 +619,7 @@ def arrivals_chart(plan: Plan) -> Chart | None:
         caption="Mean rate of each hour as stated; the line is the rate that the fleet is planned for.",
         drawing=charts.draw_stacks(
             stacks,
-            [(hour, f"{hour:02d}:00") for hour in range(0, HOURS, 6)],
+            [(hour, f"{hour:02d}:00") for hour in range(0, HOURS_PER_DAY, 6)],
             charts.Axis("requests per second", 0.0, high, heights),
             f"arrivals by hour: {', '.join(map(' '.join, rows))}",
             limit=(planned_rate, f"planned {rate(planned_rate)}"),

@@ -13,7 +13,7 @@ import numpy as np
 from costmodel.accelerator import POWER
 from costmodel.metric import METRICS, OWN_FIELDS, Metric
 from costmodel.simulator.metrics import steady_throughput
-from costmodel.units import MICRO
+from costmodel.units import HOURS_PER_DAY, MICRO
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Status
 from optimizer.plans.records import TOLERANCE, ClassJudgement, ClassLatencies, Outcome
@@ -21,7 +21,7 @@ from optimizer.verification.judge import Curve, RatePoint, half_width
 from optimizer.verification.simulated_plan import DaySlot, Simulated
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, latencies, percent, percent_beside, rate, si, significant
-from reports.provenance import HOURS, served_rate
+from reports.provenance import served_rate
 from reports.slos import QUANTILES, goal_label, marked, misses_used
 from reports.text import clean
 from reports.verdict import deciding_words, requests_to_decide, result_words
@@ -252,7 +252,7 @@ def _slot_sentence(simulation: Simulated) -> str:
         return max(misses_used(1.0 if math.isnan(a) else a, g) for a, g in zip(slot.attainment, goals, strict=True))
 
     worst = max(simulation.slots, key=used)
-    number, length = simulation.slots.index(worst), HOURS / len(simulation.slots)
+    number, length = simulation.slots.index(worst), HOURS_PER_DAY / len(simulation.slots)
     shares = join_words(
         [
             f"{percent(share)} of {clean(item.name, 30)}"

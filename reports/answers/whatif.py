@@ -48,7 +48,7 @@ WordsAndAnswer = tuple[tuple[str, ...], Answer]
 """What a scenario sets, in words, and its answer."""
 
 
-def in_words(results: Sequence[ScenarioAnswer]) -> tuple[list[str], list[WordsAndAnswer]]:
+def worded_answers(results: Sequence[ScenarioAnswer]) -> tuple[list[str], list[WordsAndAnswer]]:
     """What varies in a sweep, and its values in words with each answer."""
     keys = list(dict.fromkeys(key for item in results for key in item.setting))
     columns = [varied_words(key, [item.setting.get(key) for item in results]) for key in keys]
@@ -62,7 +62,7 @@ def _assigned(keys: Sequence[str], values: Sequence[str]) -> str:
 
 def sweep_document(results: Sequence[ScenarioAnswer], effort: str) -> Document:
     """A row for every scenario, and how each was solved."""
-    keys, rows = in_words(results)
+    keys, rows = worded_answers(results)
     answers = [answer for _, answer in rows]
     places = [(f"at {_assigned(keys, values)}", answer) for values, answer in rows]
     maps, gaps = cost_maps(keys, rows), [answer.gap for answer in answers if answer.gap is not None]
