@@ -25,6 +25,7 @@ from costmodel.accelerator import PriceBasis
 from costmodel.engine import Draft, Speculation
 from costmodel.errors import InputError, shortened, shown
 from costmodel.metric import BOUNDING, METRICS, Metric, limits_of
+from costmodel.words import join_words
 
 from . import bounds
 from .bounds import NO_TARGET, ROUTER_SPELLINGS, TARGET_NAMES, TARGET_SPELLINGS
@@ -196,9 +197,9 @@ class SloClass(SloLimits):
     def key_faults(cls, section: Mapping[str, Any]) -> Iterator[str]:
         """Limits that bound the whole request, and one goal."""
         if not any(section.keys() >= {*names} for names in BOUNDING_LIMITS):
-            limits = [name for names in BOUNDING_LIMITS for name in names if name in section]
+            limits = [metric.value for metric in Metric if metric.value in section]
             needs = ", or ".join(" and ".join(names) for names in BOUNDING_LIMITS)
-            words = f"has {limits[0]} alone" if limits else "has none of them"
+            words = f"has only {join_words(limits)}" if limits else "has none"
             yield f"needs {needs}, but {words}; e2e: 5min leaves a request its time"
         if "attainment" in section and "percentile" in section:
             yield "has attainment and percentile, which mean the same; keep one of them"

@@ -322,13 +322,14 @@ def owned_remarks(problem: Problem, gpus: IntArray) -> list[str]:
     """Of which GPU types a fleet takes owned ones, and how many it rents beside them; gpus (offers,)."""
     remarks = []
     for offer, count in zip(problem.offers, gpus.tolist(), strict=True):
-        rented_gpus, price = max(count - offer.owned, 0), f"at {dollars(offer.owned_usd_per_hour)}/h each"
+        rented_gpus, price = max(count - offer.owned, 0), f"at {dollars(offer.owned_usd_per_hour)}/h per GPU"
         if offer.owned and rented_gpus:
             remarks.append(
                 f"Of {count} {offer.accelerator.name}, {offer.owned} are owned, {price}; {rented_gpus} are rented."
             )
         elif offer.owned and count:
-            remarks.append(f"All {count} {offer.accelerator.name} are owned, {price}.")
+            owned = f"All {count} {offer.accelerator.name} are" if count > 1 else f"The {offer.accelerator.name} is"
+            remarks.append(f"{owned} owned, {price}.")
     return remarks
 
 
