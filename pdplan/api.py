@@ -142,7 +142,7 @@ def simulate(
     diurnal: str | Sequence[float] | None = None,
     concurrency: int | None = None,
     trace: File | None = None,
-    requests: int = 20_000,
+    requests: int | None = None,
     seed: int = 0,
     replications: int | None = None,
     until: float | str | None = None,

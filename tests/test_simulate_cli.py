@@ -56,6 +56,14 @@ def test_simulate_prints_the_table_and_writes_the_files(
     assert max(event["ts"] for event in spans) - min(event["ts"] + event["dur"] for event in spans) <= 30e6
 
 
+def test_a_run_that_ends_before_the_fleet_is_full_says_so(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = {}
+    for requests in ("100", "2000"):
+        run(["simulate", str(plan_file), "--rate", "15/s", "--requests", requests])
+        said[requests] = "end before the fleet is full" in " ".join(capsys.readouterr().out.split())
+    assert said == {"100": True, "2000": False}
+
+
 def answer(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
     """What `pdplan simulate --json` says, less its CPU time."""
     run(["simulate", *map(str, arguments), "--json"])

@@ -30,7 +30,7 @@ from optimizer.fleets.evaluate import bisection, evaluate, keeps_goals, largest_
 from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, offer_costs, offer_prices
 from optimizer.loads.instance import Instance, Progress, silent
 from optimizer.plans.records import SHORT_RUNS, Outcome
-from optimizer.verification.bench import LIFETIMES, MOST_REQUESTS, in_system
+from optimizer.verification.bench import LIFETIMES, in_system
 from optimizer.verification.demand import seeded_demands
 from optimizer.verification.judge import MOST_JUDGED, Judgement, judge, judge_until, until_decided
 from search_spaces.problem import Billing
@@ -135,7 +135,7 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
     are added, up to SHORT_RUNS.
     """
     fill_requests = math.ceil(LIFETIMES / 2.0 * in_system(instance, volume))
-    requests = max(requests, min(fill_requests, MOST_REQUESTS))
+    requests = max(requests, min(fill_requests, MOST_JUDGED))
     judgement = judge(instance, fleet, requests=requests, seed=seed, volume=volume)
     while judgement.overloaded and not judgement.missed and requests < MOST_JUDGED:
         requests = min(2 * requests, MOST_JUDGED)

@@ -31,7 +31,7 @@ from search_spaces.problem import Balancing
 from search_spaces.trace_reader import NANOSECONDS
 from search_spaces.trace_summary import read_trace, spread
 
-from .bench import full_length
+from .bench import full_length, run_length
 from .demand import SEEDS, Demand, closed_demand, diurnal_demands, planned_profile, replayed_trace, seeded_demands
 from .judge import (
     LOADS,
@@ -55,6 +55,8 @@ from .judge import (
 
 GOODPUT_RUNS = math.ceil(-math.log2(TOLERANCE))
 """Rates that a search for the goodput tries, about."""
+DEFAULT_REQUESTS: Final = 20_000
+"""Requests of a run where nobody states them, unless they do not fill the fleet."""
 PER_USER: Final = round(1.0 / WARM_UP)
 """Requests for each one of a closed loop, so that those with which it starts are warm-up."""
 MOST_UNTIL: Final = 2_000_000
@@ -77,13 +79,14 @@ EXCLUDED: Final = {
 class SimulationRequest:
     """What to simulate.
 
+    requests: of each run, None for DEFAULT_REQUESTS or as many as the runs of a search have (`run_length`);
     rate: arrivals [1/s], None for the plan's own; profile: rate in each part of a day as multiples of it, `PLANNED` or
     None for one rate; concurrency: requests at once of a closed loop, None for an open one; balancing: None as planned;
     replications: runs, None for one, or up to SHORT_RUNS of random requests while a class is undecided; until: half
     width of every class's 95 % interval at which runs end [1], None for as many as `replications` says.
     """
 
-    requests: int
+    requests: int | None = None
     rate: float | None = None
     seed: int = 0
     replications: int | None = None
@@ -101,12 +104,17 @@ class SimulationRequest:
         return self.replications or 1
 
     @property
+    def run_requests(self) -> int:
+        """Requests of each run."""
+        return self.requests or max(DEFAULT_REQUESTS, PER_USER * (self.concurrency or 0))
+
+    @property
     def work(self) -> int:
         """Requests of all runs together, about; the most that there may be where a precision was asked for."""
         if self.until is not None:
             return MOST_UNTIL
         runs = self.runs + (2 * len(LOADS) if self.curve else GOODPUT_RUNS * self.goodput)
-        return self.requests * runs
+        return self.run_requests * runs
 
     @property
     def is_steady(self) -> bool:
@@ -123,10 +131,10 @@ class SimulationRequest:
             conflicts = [rival for rival in rivals if {flag, rival} <= flags]
             if conflicts:
                 raise InputError(f"{flag} {reason}, so it does not go with {conflicts[0]}")
-        if self.concurrency is not None and self.requests < PER_USER * self.concurrency:
+        if self.concurrency is not None and self.run_requests < PER_USER * self.concurrency:
             raise InputError(
                 f"--concurrency {self.concurrency} needs --requests {PER_USER * self.concurrency} or more, for the "
-                f"first {self.concurrency} come at once and only a tenth is warm-up; found {self.requests}"
+                f"first {self.concurrency} come at once and only a tenth is warm-up; found {self.run_requests}"
             )
 
 
@@ -163,6 +171,17 @@ class Simulated:
         runs = range(len(self.judgement.runs)) if self.request.trace is None else ()
         return [self.request.seed + SEEDS * number for number in runs]
 
+    @property
+    def unfilled(self) -> tuple[float, float] | None:
+        """Mean times of a request and of a run [s], if the warm-up is too short to fill the fleet; else None."""
+        runs = self.judgement.runs
+        if not self.request.is_steady or self.judgement.overloaded:
+            return None
+        times = pooled((run.result.e2e for run in runs), counted(self.instance, runs))
+        residence = float(times[np.isfinite(times)].mean()) if np.isfinite(times).any() else 0.0
+        span = float(np.mean([np.ptp(run.result.arrival) for run in runs]))
+        return (residence, span) if residence > WARM_UP * span else None
+
     def timeline(self, window: float) -> tuple[Result, float]:
         """Steps of the first run in a window [s] that begins where the warm-up ends, and its beginning [s].
 
@@ -184,14 +203,17 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
     tell("simulating", 0.0)
     demand_rate = instance.problem.workload.request_rate
     volume = planned_volume(plan) if request.rate is None else request.rate / demand_rate
+    if request.requests is None and request.is_steady:
+        enough = max(DEFAULT_REQUESTS, run_length(instance, volume))
+        request = replace(request, requests=min(enough, MOST_UNTIL // SHORT_RUNS))
     profile = None if request.profile is None else _profile(instance, request.profile)
     start = time.process_time()
     remark, most = "", int(SIMULATED_REQUESTS.high)
     if request.until is not None:
         judgement, most = _until_precise(instance, fleet, request, volume, tell), MOST_UNTIL
     elif request.is_steady and request.replications is None:
-        draws = seeded_demands(instance, fleet, request.requests, request.seed, volume)
-        rule = until_decided(request.requests, most=min(SHORT_RUNS * request.requests, MOST_UNTIL))
+        draws = seeded_demands(instance, fleet, request.run_requests, request.seed, volume)
+        rule = until_decided(request.run_requests, most=min(SHORT_RUNS * request.run_requests, MOST_UNTIL))
         judgement = judge_until(instance, simulated_fleet(instance, fleet), draws, rule)
     else:
         if request.trace is not None:
@@ -222,7 +244,7 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         slots=() if profile is None else slots_of_day(instance, judgement, profile, volume),
         cpu_seconds=time.process_time() - start,
     )
-    settings = {"requests": request.requests, "seed": request.seed}
+    settings = {"requests": request.run_requests, "seed": request.seed}
     if request.curve:
         tell("going through the rates", 0.5)
         curve = latency_curve(instance, fleet, **settings)
@@ -238,7 +260,7 @@ def _until_precise(
 ) -> Judgement:
     """Runs of as many requests as the fleet's slowest queue asks for, two at least, until they tell enough."""
     precision = request.until or HALF_WIDTH.high
-    requests = full_length(instance, fleet, request.requests, volume)
+    requests = full_length(instance, fleet, request.run_requests, volume)
 
     def wanted(judgement: Judgement) -> int:
         """As many runs as make the widest interval +- precision, as far as MOST_UNTIL requests go."""
@@ -263,9 +285,9 @@ def _drawn(
 ) -> list[Demand]:
     """Random requests of each run, at one rate or over a day."""
     if profile is not None:
-        runs = {"requests": request.requests, "seed": request.seed, "replications": request.runs}
+        runs = {"requests": request.run_requests, "seed": request.seed, "replications": request.runs}
         return diurnal_demands(instance, fleet, profile, volume=volume, **runs)
-    draws = seeded_demands(instance, fleet, request.requests, request.seed, volume)
+    draws = seeded_demands(instance, fleet, request.run_requests, request.seed, volume)
     return list(map(draws, range(request.runs)))
 
 
@@ -287,7 +309,7 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
     engines' max_model_len; and whether there are no more in the trace.
     """
     path, most = request.trace or Path(), instance.problem.workload.max_tokens
-    summary = read_trace(path, limit=request.requests, most_tokens=most)
+    summary = read_trace(path, limit=request.run_requests, most_tokens=most)
     rows, too_long = summary.rows, summary.too_long
     least = max(int(SIMULATED_REQUESTS.low), PER_USER * (request.concurrency or 0))
     if len(rows) < least:
@@ -309,7 +331,7 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
         pages = Pages(rows.hash_ids, rows.hash_counts, size)
         pages = pages.in_blocks(block_tokens(instance.problem.engine, instance.problem.model))
         demand = replace(demand, trace=replace(demand.trace, cached=None, tier=None, pages=pages))
-    return demand, remark, len(rows) + summary.dropped + too_long < request.requests
+    return demand, remark, len(rows) + summary.dropped + too_long < request.run_requests
 
 
 # --- what engines, classes and slots of a day did ---------------------------------------------------------------------

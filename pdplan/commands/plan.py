@@ -88,7 +88,10 @@ def half_width(context: click.Context, parameter: click.Parameter, value: str | 
     help="Closed loop: N requests at a time; when one ends, the next one starts.",
 )  # fmt: skip
 @click.option("--trace", type=PATH, metavar="TRACE", help="Replay the first --requests requests of a trace.")
-@click.option("--requests", type=whole(SIMULATED_REQUESTS), default=20_000, help="Requests in each run.")
+@click.option(
+    "--requests", type=whole(SIMULATED_REQUESTS),
+    help="Requests in each run; default: 20,000, or more if these do not fill the fleet.",
+)  # fmt: skip
 @click.option("--seed", type=whole(SEED), default=0, help="Seed of the random requests.")
 @click.option(
     "--replications", type=whole(REPLICATIONS), metavar="K",

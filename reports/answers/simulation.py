@@ -73,8 +73,9 @@ def simulation_document(simulation: Simulated, *, next_step: str = "") -> Docume
     )
 
 
-def _basis_sentences(simulation: Simulated) -> tuple[str, str]:
+def _basis_sentences(simulation: Simulated) -> tuple[str, ...]:
     """Say which requests were simulated, what is counted of them, and to what every class is known."""
+    unfilled = simulation.unfilled
     judgement, until, seeds = simulation.judgement, simulation.request.until, simulation.seeds
     runs = f" in {len(judgement.runs)} runs" if len(judgement.runs) > 1 else ""
     requests = f"{count(sum(run.demand.trace.size for run in judgement.runs))} requests{runs}"
@@ -87,6 +88,15 @@ def _basis_sentences(simulation: Simulated) -> tuple[str, str]:
         f"{clean(simulation.plan.name, 30)}: {requests} at {rate(judgement.rate)}, {source_words(simulation)}.",
         f"The first 10 % of each run{drawn} are warm-up and not counted. 95 % intervals reach at most "
         f"{percent(width).removeprefix('<').removesuffix('%')}percentage points from a share{precision}.",
+        *(() if unfilled is None else (_unfilled_sentence(*unfilled),)),
+    )
+
+
+def _unfilled_sentence(residence: float, span: float) -> str:
+    """Say that the runs are too short: the fleet never has as many requests as under a steady load."""
+    return (
+        f"These runs end before the fleet is full: a request takes {duration(residence)}, and a run {duration(span)}. "
+        "A steady load is slower. Leave out --requests to simulate enough of them."
     )
 
 
