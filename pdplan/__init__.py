@@ -29,8 +29,8 @@ if TYPE_CHECKING:
         PdplanError,
         UnknownNameError,
     )
+    from optimizer.loads.effort import Level
     from optimizer.plans.plan import FleetEvaluation, Plan
-    from optimizer.recommend.search import Level
     from optimizer.verification.simulated_plan import Simulated
     from optimizer.whatif.answer import Frontier
     from search_spaces.fleet_file import StatedFleet, load_fleet

@@ -27,9 +27,8 @@ from search_spaces.bounds import (
 from .files import read_fleet, stated_fleet
 
 if TYPE_CHECKING:
-    from optimizer.loads.instance import Brake
+    from optimizer.loads.effort import Brake, Level
     from optimizer.plans.plan import FleetEvaluation, Plan
-    from optimizer.recommend.search import Level
     from optimizer.verification.simulated_plan import Simulated
     from optimizer.whatif.answer import Frontier, Row
     from reports.deploy.deployment import Options
@@ -70,12 +69,11 @@ def optimize(
 
     Raises BelowFloorError where physics forbids an SLO. A plan without a fleet says why (`Plan.status`).
     """
-    from optimizer.loads.instance import Brake
+    from optimizer.loads.effort import Brake, Level, Wish
     from optimizer.recommend.explain import worths
     from optimizer.recommend.optimize import as_cut
     from optimizer.recommend.optimize import optimize as search
-    from optimizer.recommend.search import Level
-    from optimizer.verification.tune import Wish, open_storage
+    from optimizer.verification.tune import open_storage
     from optimizer.whatif.sensitivity import sensitivity as cost_moves
     from search_spaces.fields import member, quantity
     from search_spaces.quantities import Kind

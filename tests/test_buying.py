@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InfeasibleError, InputError
 from optimizer.fleets.fleet import Fleet
+from optimizer.loads.effort import Level
 from optimizer.loads.instance import Instance
 from optimizer.procurement.buying import (
     BuyingPlan,
@@ -31,7 +32,6 @@ from optimizer.procurement.buying import (
     within_limits,
 )
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Level
 from reports.answers.buying import buying_dict, buying_document, months_table, paths_table
 from reports.document import Column
 from reports.views import terminal_view

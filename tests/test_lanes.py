@@ -16,8 +16,9 @@ from costmodel.queues.steady_state import ClosedLoad, engine_times
 from costmodel.queues.waits import lockstep_excess
 from costmodel.simulator.steps import GridSteps, cost_steps
 from costmodel.step import StepLoad, step_time
-from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
+from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.pool import lockstep
+from optimizer.fleets.purchase import pool_config
 from optimizer.loads.instance import Instance
 from search_spaces.engines import load_serving_policy
 from tests.optimizer_cases import EVERY_ROLE, instance_of, model, offer, problem, slo, space, workload

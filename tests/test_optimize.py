@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from optimizer.loads.effort import Level
 from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.explain import FEATURES, formula_price, without, worths
 from optimizer.recommend.optimize import plan_below_floor
-from optimizer.recommend.search import Level
 from search_spaces.problem import Billing, Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, offer, slo
 from tests.report_cases import text_of

@@ -60,19 +60,9 @@ from .error_bars import (
     step_errors,
 )
 from .evaluate import Evaluation, PoolHeadroom, evaluate, goodput_volume, pool_headroom, utilization
-from .fleet import (
-    Fleet,
-    FleetPool,
-    fleet_cost,
-    fleet_gpus,
-    gpu_limits,
-    hand_over_mix,
-    offer_costs,
-    paid_gpus,
-    pool_config,
-    pool_gpus,
-)
+from .fleet import Fleet, FleetPool
 from .pool import PoolState, prefix_keeps
+from .purchase import fleet_cost, fleet_gpus, gpu_limits, hand_over_mix, offer_costs, paid_gpus, pool_config, pool_gpus
 
 PACKAGES = ("numpy", "ortools", "optuna", "pydantic", "jinja2", "click")
 

@@ -138,6 +138,9 @@ class Quantiles:
         return cls(*np.nan_to_num(values, nan=0.0, posinf=np.inf).tolist())
 
 
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
+
+
 class EnginePool(Record):
     """Replicas of one engine in one role; a setting is null in a fleet of a plan/1 file, which did not state it."""
 

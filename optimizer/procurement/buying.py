@@ -23,9 +23,11 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.errors import InfeasibleError
 from costmodel.units import HOURS_PER_DAY, KILO
 from optimizer.fleets.build_plan import engine_pools
-from optimizer.fleets.fleet import Fleet, classes_apart, fleet_gpus, paid_gpus
-from optimizer.fleets.fleet import within_limits as gpus_within_limits
-from optimizer.loads.instance import Instance, Progress, as_planned, at_volume, make_instance, silent
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.purchase import classes_apart, fleet_gpus, paid_gpus
+from optimizer.fleets.purchase import within_limits as gpus_within_limits
+from optimizer.loads.effort import Progress, silent
+from optimizer.loads.instance import Instance, as_planned, at_volume, make_instance
 from optimizer.plans.records import CANDIDATES, MOST_LOOKS, OPTIMAL_GAP, QUICK_CANDIDATES, ROUNDING, EnginePool
 from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.mixtures import of_class, or_mixed

@@ -26,13 +26,17 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.units import DAY, SECONDS_PER_HOUR
 from costmodel.words import plural
-from optimizer.fleets.evaluate import bisection, evaluate, keeps_goals, largest_load, replicas_at
-from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, offer_costs, offer_prices
-from optimizer.loads.instance import Instance, Progress, silent
+from optimizer.fleets.evaluate import evaluate, keeps_goals, replicas_at
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.purchase import fleet_cost, fleet_gpus, offer_costs, offer_prices
+from optimizer.loads.bisection import bisection, largest_load
+from optimizer.loads.effort import Progress, silent
+from optimizer.loads.instance import Instance
 from optimizer.plans.records import SHORT_RUNS, Outcome
 from optimizer.verification.bench import LIFETIMES, MOST_REQUESTS, in_system
 from optimizer.verification.demand import seeded_demands
-from optimizer.verification.judge import MOST_JUDGED, Judgement, judge, judge_until, until_decided
+from optimizer.verification.judge import MOST_JUDGED, Judgement, judge_until, until_decided
+from optimizer.verification.simulated_plan import judge
 from search_spaces.problem import Billing
 
 Engines = tuple[int, ...]

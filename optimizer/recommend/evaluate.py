@@ -20,10 +20,12 @@ from optimizer.fleets.build_plan import (
     problem_of_plan,
     with_latencies,
 )
-from optimizer.fleets.evaluate import fewest_replicas, largest_load
-from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, shared_out, with_names
+from optimizer.fleets.fleet import Fleet, FleetPool, shared_out
 from optimizer.fleets.pool import pool_state
-from optimizer.loads.instance import Instance, Progress, as_planned, planned_instance, silent
+from optimizer.fleets.purchase import can_hand_over, fleet_cost, with_names
+from optimizer.loads.bisection import fewest_replicas, largest_load
+from optimizer.loads.effort import Level, Progress, silent
+from optimizer.loads.instance import Instance, as_planned, planned_instance
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Proof, Provenance, Status
 from optimizer.plans.records import HALVINGS, JudgedFleet, PoolNeed, Provisioning
 from optimizer.verification.bench import Bench, Verdict, confirmed, make_bench, sure_verdict
@@ -36,7 +38,6 @@ from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.problem import Goal, Problem
 
 from .optimize import optimize, origin_of
-from .search import Level
 
 
 def evaluate(

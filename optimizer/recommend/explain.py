@@ -23,7 +23,9 @@ from costmodel.words import dearer, join_words, percentage, plural
 from costmodel.workload import scale_rate
 from optimizer.fleets.build_plan import LIMIT_UNITS, amount, binding, engine_pools, fleet_bindings
 from optimizer.fleets.evaluate import evaluate, utilization
-from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, fleet_gpus, gpu_limits
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.purchase import INVENTORY, fleet_cost, fleet_gpus, gpu_limits
+from optimizer.loads.effort import Effort
 from optimizer.loads.instance import (
     COLOCATED,
     DECODE,
@@ -47,7 +49,7 @@ from search_spaces.problem import Billing, Goal, Objective, Offer, Problem, Sear
 from search_spaces.quantities import Kind, format_quantity
 from search_spaces.search_space import Wanted, with_wanted
 
-from .search import LOOSER, Effort, Solution, by_formula, solution_of
+from .search import LOOSER, Solution, by_formula, solution_of
 
 PARTNERS = {PREFILL: (PREFILL, DECODE), DECODE: (PREFILL, DECODE), COLOCATED: (COLOCATED,)}
 """Roles of the pools of a fleet that has an engine of the key's role."""

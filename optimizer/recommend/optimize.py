@@ -24,17 +24,10 @@ from costmodel.simulator.run import prepare
 from costmodel.words import dearer, dollars, percentage
 from optimizer.fleets.build_plan import binding, build_plan, engine_pools, provenance
 from optimizer.fleets.evaluate import holds_at
-from optimizer.fleets.fleet import Fleet, classes_apart, fleet_cost
-from optimizer.loads.instance import (
-    Brake,
-    Instance,
-    Late,
-    Progress,
-    as_planned,
-    make_instance,
-    planned_instance,
-    slow_end,
-)
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.purchase import classes_apart, fleet_cost
+from optimizer.loads.effort import Brake, Effort, Late, Level, Progress, Wish
+from optimizer.loads.instance import Instance, as_planned, make_instance, planned_instance, slow_end
 from optimizer.plans.plan import Alternative, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
 from optimizer.plans.records import (
     CANDIDATES,
@@ -52,7 +45,6 @@ from optimizer.search.search import evaluated, unmixed
 from optimizer.verification.bench import Bench, Verdict, confirmed, make_bench, miss_words, sure_verdict
 from optimizer.verification.judge import MOST_JUDGED, MOST_RUNS
 from optimizer.verification.record import as_simulated, fleet_row
-from optimizer.verification.tune import Wish
 from optimizer.verification.verify import CANDIDATE, SearchResult, with_one_replica_less
 from search_spaces.bounds import TIME_LIMIT
 from search_spaces.enumeration import enumerate_shapes
@@ -63,9 +55,7 @@ from search_spaces.quantities import Kind
 from .explain import Miss, describe_impossible, describe_miss, nearest_simulated, without_a_limit
 from .search import (
     STAGES,
-    Effort,
     FormulaResult,
-    Level,
     Restriction,
     Rival,
     Solution,

@@ -9,7 +9,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, Final
 
 import numpy as np
@@ -20,19 +19,10 @@ from costmodel.errors import InputError
 from costmodel.words import plural
 from costmodel.workload import scale_rate
 from optimizer.fleets.evaluate import evaluate, holds_at
-from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, fleet_cost, within_limits
-from optimizer.loads.instance import (
-    COLOCATED,
-    DECODE,
-    PREFILL,
-    ROLES,
-    Brake,
-    Instance,
-    Late,
-    never,
-    planned_instance,
-    silent,
-)
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.purchase import classes_apart, fleet_cost, within_limits
+from optimizer.loads.effort import Brake, Effort, Late, Level, Stage, Wish, never, silent
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, planned_instance
 from optimizer.plans.plan import Proof, Status, bound_for, proof_of_cost, proof_of_judged, status_of
 from optimizer.plans.records import CANDIDATES, OPTIMAL_GAP, ROUNDING, TOLERANCE, CheaperFleets
 from optimizer.search.bound import least_cost, with_looser_slos
@@ -48,9 +38,9 @@ from optimizer.search.search import (
     unmixed,
 )
 from optimizer.search.settings import EngineSettings
-from optimizer.verification.bench import LEAST_RUNS, Bench, Verdict, confirmed, fleet_key, goodput_of, make_bench
+from optimizer.verification.bench import Bench, Verdict, confirmed, fleet_key, goodput_of, make_bench
 from optimizer.verification.judge import OutOfTimeError
-from optimizer.verification.tune import Wish, tuned
+from optimizer.verification.tune import tuned
 from optimizer.verification.verify import CANDIDATE, Loop, SearchResult
 from search_spaces.problem import Goal, Problem
 
@@ -69,8 +59,6 @@ STAGES: Final = (
     "done",
 )
 """Of a search for a plan, in order: the work that is done is counted by them."""
-Stage = Callable[[str], None]
-"""Told that one of the STAGES begins."""
 
 OTHER_ENGINES = "other_engines"
 """Kind of a row without some engine of the best fleet."""
@@ -83,41 +71,6 @@ FEW_POOLS: Final = ([Role.COLOCATED], [Role.PREFILL, Role.DECODE])
 """Roles of the fleets that are all tried."""
 TUNED: Final = "tuned"
 """What the tuned fleet is called that fresh requests did not confirm."""
-
-
-class Level(StrEnum):
-    """What `--effort` asks for."""
-
-    QUICK = "quick"
-    """The cheapest fleet by the queueing formulas; not simulated."""
-    STANDARD = "standard"
-    """The cheapest fleet that holds its goals when its requests are simulated."""
-    THOROUGH = "thorough"
-    """The same, with engine settings and replicas tuned by simulation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """What a search may take, and how its fleet is tuned; None: not at all.
-
-    extras: whether a plan of least cost also states the safe fleet, and what narrower precisions save.
-    """
-
-    level: Level
-    brake: Brake
-    report: Stage = silent
-    tune: Wish | None = None
-    extras: bool = True
-
-    @property
-    def runs(self) -> int:
-        """Full runs that confirm a fleet at least."""
-        return 2 * LEAST_RUNS if self.level is Level.THOROUGH else LEAST_RUNS
-
-    @property
-    def inner(self) -> Effort:
-        """That of a search beside the plan's: without a tuning of its own, and told to nobody."""
-        return replace(self, level=Level.STANDARD, report=silent, tune=None)
 
 
 # --- by formula -----------------------------------------------------------------------------------------------------

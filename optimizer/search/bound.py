@@ -39,7 +39,7 @@ from costmodel.errors import BelowFloorError
 from costmodel.first_token import idle_ttft
 from costmodel.metric import Metric, Scope, metrics_of
 from costmodel.words import join_words, percentage
-from optimizer.fleets.fleet import UNMATCHED
+from optimizer.fleets.purchase import UNMATCHED
 from optimizer.loads.instance import COLOCATED, DECODE, LINK_UTILIZATION, PREFILL, Instance, prompt_latency
 from optimizer.plans.records import CANDIDATES, MOST_MORE, ROUNDING
 from search_spaces.checks import impossible_faults

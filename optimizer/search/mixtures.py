@@ -32,10 +32,10 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import Evaluation, bisection, class_goals, goodput_volume, holds_at, still_holds
-from optimizer.fleets.fleet import (
-    Fleet,
-    FleetPool,
+from optimizer.fleets.evaluate import Evaluation, class_goals, goodput_volume, holds_at, still_holds
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.pool import pool_key, pool_state
+from optimizer.fleets.purchase import (
     can_hand_over,
     classes_apart,
     fleet_cost,
@@ -44,7 +44,7 @@ from optimizer.fleets.fleet import (
     no_staged_prefill,
     with_names,
 )
-from optimizer.fleets.pool import pool_key, pool_state
+from optimizer.loads.bisection import bisection
 from optimizer.loads.instance import BY_FLOW, COLOCATED, DECODE, PREFILL, ROLES, Instance, at_volume
 from optimizer.plans.records import ALIKE, CANDIDATES, NOTABLE, QUICK_CANDIDATES, TOLERANCE
 from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem, Routing

@@ -26,7 +26,6 @@ from costmodel.first_token import Ttft, idle_ttft
 from optimizer.fleets.evaluate import (
     SLICES,
     Evaluation,
-    bisection,
     class_attainment,
     class_goals,
     goodput_volume,
@@ -34,9 +33,12 @@ from optimizer.fleets.evaluate import (
     keeps_goals,
     pool_headroom,
 )
-from optimizer.fleets.fleet import Fleet, FleetPool, gets_whole, gpu_cost, prefill_seqs, within_limits
+from optimizer.fleets.fleet import Fleet, FleetPool, gets_whole
 from optimizer.fleets.pool import PoolState, pool_state
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Late, never
+from optimizer.fleets.purchase import gpu_cost, prefill_seqs, within_limits
+from optimizer.loads.bisection import bisection
+from optimizer.loads.effort import Late, never
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
 from optimizer.plans.records import ALIKE, CANDIDATES, MOST_LOOKS, NO_DEARER, QUICK_CANDIDATES, ROUNDING
 from search_spaces.problem import Billing, Constraints, Objective, Problem, any_target
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,23 +23,16 @@ from costmodel.workload import (
     gamma_arrivals,
     make_trace,
 )
-from optimizer.fleets.fleet import Fleet, hand_over_mix
+from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import PACE, pool_state
+from optimizer.fleets.purchase import hand_over_mix
+from optimizer.loads.flows import Demand
 from optimizer.loads.instance import Instance
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Recorded
 
 SEEDS = 1_000_003
 """Distance between the seeds of two replications, so that the replications of nearby seeds differ."""
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """Requests of one run; flow (requests,): index of each request's flow; gap_edges: as `simulate` takes them [s]."""
-
-    trace: Trace
-    flow: IntArray
-    gap_edges: tuple[float, ...] = ()
 
 
 def seeded_demands(

@@ -13,11 +13,13 @@ from costmodel.simulator.metrics import percentiles
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.build_plan import MEANING, binding, engine_pools, more_load, with_latencies
 from optimizer.fleets.error_bars import ANALYTIC, bars_between
-from optimizer.fleets.evaluate import QUANTILES, evaluate
-from optimizer.fleets.fleet import Fleet, fleet_cost
+from optimizer.fleets.evaluate import evaluate
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.purchase import fleet_cost
 from optimizer.loads.instance import ENDS, Instance, Resource, at_quantile
 from optimizer.plans.plan import Alternative, Binding, ClassResult, Plan, Proof, Status
 from optimizer.plans.records import (
+    QUANTILES,
     ErrorBars,
     JudgedFleet,
     Quantiles,

@@ -19,16 +19,8 @@ import numpy as np
 from costmodel.arrays import BoolArray
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import holds_at, promise
-from optimizer.fleets.fleet import (
-    Fleet,
-    FleetPool,
-    Named,
-    allowed,
-    classes_apart,
-    fewer_replicas,
-    fleet_cost,
-    fleet_gpus,
-)
+from optimizer.fleets.fleet import Fleet, FleetPool, Named
+from optimizer.fleets.purchase import allowed, classes_apart, fewer_replicas, fleet_cost, fleet_gpus
 from optimizer.loads.instance import COLOCATED, ROLES, Instance
 from optimizer.plans.records import ALIKE, CANDIDATES, ROUNDING, TOLERANCE, Outcome
 from optimizer.search.search import NEAR, Engines, FleetSearch, is_refuted, most_engines, preferred

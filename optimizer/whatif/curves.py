@@ -17,8 +17,9 @@ from costmodel.errors import InputError, shown
 from costmodel.metric import Metric
 from costmodel.words import plural
 from optimizer.fleets.evaluate import holds_at
+from optimizer.loads.effort import LEAST_RUNS, Progress, silent
 from optimizer.loads.flows import make_flows
-from optimizer.loads.instance import Instance, Progress, silent
+from optimizer.loads.instance import Instance
 from optimizer.plans.records import (
     CANDIDATES,
     OPTIMAL_GAP,
@@ -27,7 +28,7 @@ from optimizer.plans.records import (
     engine_counts,
 )
 from optimizer.search.search import Engines, smallest_batches
-from optimizer.verification.bench import LEAST_RUNS, look
+from optimizer.verification.bench import look
 from optimizer.verification.judge import MOST_RUNS
 from search_spaces.bounds import OVER
 from search_spaces.problem import Goal, Problem

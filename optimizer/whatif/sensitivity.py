@@ -25,9 +25,12 @@ from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
 from optimizer.fleets.build_plan import LIMIT_UNITS, pool_of_record
-from optimizer.fleets.evaluate import bisection, evaluate, holds_at
-from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, owned_and_rented, with_replicas
-from optimizer.loads.instance import ENDS, Brake, Instance, Progress, planned_instance, silent, slow_end
+from optimizer.fleets.evaluate import evaluate, holds_at
+from optimizer.fleets.fleet import Fleet, with_replicas
+from optimizer.fleets.purchase import INVENTORY, fleet_cost, owned_and_rented
+from optimizer.loads.bisection import bisection
+from optimizer.loads.effort import Brake, Progress, silent
+from optimizer.loads.instance import ENDS, Instance, planned_instance, slow_end
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import (
     CANDIDATES,

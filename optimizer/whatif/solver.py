@@ -29,13 +29,15 @@ from costmodel.errors import BelowFloorError, ImpossibleError
 from costmodel.words import percentage
 from optimizer.fleets.build_plan import engine_pools, fleet_bindings, package_versions
 from optimizer.fleets.evaluate import goodput_volume, pool_headroom
-from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
+from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import KEPT, pool_key
-from optimizer.loads.instance import Brake, Instance, Progress, as_planned, make_instance
+from optimizer.fleets.purchase import fleet_cost, fleet_gpus
+from optimizer.loads.effort import Brake, Level, Progress
+from optimizer.loads.instance import Instance, as_planned, make_instance
 from optimizer.plans.plan import Binding, Plan, Proof, Status, proof_of_judged
 from optimizer.plans.records import CANDIDATES
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Level, search_by_formula
+from optimizer.recommend.search import search_by_formula
 from optimizer.search.bound import check_floors
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import (
