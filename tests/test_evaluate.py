@@ -22,10 +22,10 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import PoolState, pool_state
 from optimizer.fleets.purchase import prefill_seqs
 from optimizer.loads.instance import COLOCATED, PREFILL, Instance, make_instance
-from optimizer.search.bound import LATE_BY_STEPS, keeping_up, late_first_tokens
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated
 from optimizer.search.settings import make_settings
+from optimizer.search.work import LATE_BY_STEPS, keeping_up, late_first_tokens
 from optimizer.verification.simulated_plan import judge
 from search_spaces.engines import ENGINES, load_engine_overhead
 from search_spaces.enumeration import engine_config

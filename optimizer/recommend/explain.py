@@ -39,7 +39,8 @@ from optimizer.loads.instance import (
 )
 from optimizer.plans.plan import Alternative, Binding, Worth
 from optimizer.plans.records import ALIKE, MOST_MORE, OPTIMAL_GAP, ROUNDING, EnginePool
-from optimizer.search.bound import check_floors, check_shapes, most_volume, with_looser_slos, without_limits
+from optimizer.search.bound import most_volume, with_looser_slos, without_limits
+from optimizer.search.floors import check_floors, check_shapes
 from optimizer.search.search import FleetSearch, Picks, cheapest_held, evaluated
 from optimizer.search.settings import EngineSettings, make_settings
 from optimizer.verification.bench import Verdict, miss_words

@@ -49,8 +49,9 @@ from optimizer.loads.instance import BY_FLOW, COLOCATED, DECODE, PREFILL, ROLES,
 from optimizer.plans.records import ALIKE, CANDIDATES, NOTABLE, QUICK_CANDIDATES, TOLERANCE
 from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem, Routing
 
-from .bound import keeping_up, least_per_demand, most_volume
+from .bound import least_per_demand, most_volume
 from .search import FleetSearch, cheapest_held, evaluated, most_engines, smallest_batches, unmixed
+from .work import keeping_up
 
 LOOKS = CANDIDATES * QUICK_CANDIDATES
 """Fleets that are evaluated in one search; each takes the states of two pools."""

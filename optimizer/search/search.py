@@ -42,8 +42,8 @@ from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
 from optimizer.plans.records import ALIKE, CANDIDATES, MOST_LOOKS, NO_DEARER, QUICK_CANDIDATES, ROUNDING
 from search_spaces.problem import Billing, Constraints, Objective, Problem, any_target
 
-from .bound import LATE_BY_STEPS, fastest_prompt, keeping_up, late_first_tokens, late_tokens
 from .settings import EngineSettings, make_settings
+from .work import LATE_BY_STEPS, fastest_prompt, keeping_up, late_first_tokens, late_tokens
 
 NEAR = 0.7
 """Share of every goal that a fleet reaches by formula which is worth a simulation [1]: predictions are off by so much
