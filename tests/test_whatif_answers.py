@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from optimizer.loads.effort import Level
 from optimizer.loads.instance import planned_instance
 from optimizer.plans.records import Sensitivity, engine_counts
-from optimizer.recommend.explain import with_limit
+from optimizer.recommend.changed_problem import with_limit
 from optimizer.recommend.optimize import optimize
 from optimizer.whatif.answer import ScenarioEffort
 from optimizer.whatif.curves import frontier

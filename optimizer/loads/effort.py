@@ -122,6 +122,11 @@ class Effort:
         """Full runs that confirm a fleet at least."""
         return 2 * LEAST_RUNS if self.level is Level.THOROUGH else LEAST_RUNS
 
+    def on_held(self) -> None:
+        """Some fleet holds in simulation: there is a plan worth having."""
+        self.brake.armed = True
+        self.report("simulating smaller fleets")
+
     @property
     def inner(self) -> Effort:
         """That of a search beside the plan's: without a tuning of its own, and told to nobody."""

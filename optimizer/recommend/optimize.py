@@ -5,7 +5,7 @@ and so is the best under each restriction; then come what a safe fleet costs and
 fleet holds, the plan says what is in the way.
 
 A GPU type or a role should lose on its merits, not through an error of the formulas about its cheapest fleet, nor
-through a shorter search. So its fleet comes from the plan's own search (`search.cheapest_confirmed`), kept to what the
+through a shorter search. So its fleet comes from the plan's own search (`Loop`), kept to what the
 restriction allows; all these searches share their simulations.
 """
 
@@ -44,29 +44,34 @@ from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated, unmixed
 from optimizer.verification.bench import Bench, Verdict, confirmed, make_bench, miss_words, sure_verdict
 from optimizer.verification.judge import MOST_JUDGED, MOST_RUNS
-from optimizer.verification.record import as_simulated, fleet_row
-from optimizer.verification.verify import CANDIDATE, SearchResult, with_one_replica_less
+from optimizer.verification.record import as_simulated
+from optimizer.verification.verify import CANDIDATE, Loop, SearchResult, with_one_replica_less
 from search_spaces.bounds import TIME_LIMIT
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.fields import Reader, member, quantity
 from search_spaces.problem import Goal, Problem
 from search_spaces.quantities import Kind
 
-from .explain import Miss, describe_impossible, describe_miss, nearest_simulated, without_a_limit
+from .changed_problem import (
+    Miss,
+    Solution,
+    describe_impossible,
+    describe_miss,
+    nearest_simulated,
+    nearly_by_formula,
+    solution_of,
+    without_a_limit,
+)
 from .search import (
     STAGES,
     FormulaResult,
     Restriction,
     Rival,
-    Solution,
     cheaper_fleets,
-    cheapest_confirmed,
-    nearly_by_formula,
     proof_of,
     search_by_formula,
     search_summary,
     simulated,
-    solution_of,
     wish_of,
     with_comparison,
     with_untried,
@@ -347,7 +352,7 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
             continue
         fleets = [fleet for fleet in (*result.best, *rival.fleets) if restriction.allows(fleet)]
         fleets = fleets or nearly_by_formula(bench.instance, bench.late, restriction.usable)
-        search = cheapest_confirmed(bench, fleets, effort.inner, eligible=restriction.allows)
+        search = Loop(bench, fleets, restriction.allows, effort.on_held).confirmed(effort.inner)
         yield replace(rival, search=search)
 
 
@@ -380,7 +385,7 @@ def comparison_rows(
 
     verdict: on the plan's fleet, None by formula.
     """
-    best = fleet_row(instance, fleet, verdict, ("recommended", "recommended"), "", proof, volume)
+    best = Solution(instance, fleet, verdict).row("recommended", "recommended", "", proof=proof, volume=volume)
     cost = fleet_cost(instance, fleet)
     rows = [
         best.model_copy(update={"kind": rival.restriction.kind, "label": rival.restriction.label, "why_not": SAME})
@@ -413,7 +418,7 @@ def _rival_row(instance: Instance, rival: Rival, limit: Restriction, best: float
         return _row_without_fleet(heading, Status.INFEASIBLE if rival.impossible else Status.TIME_LIMIT, rival.why_none)
     cost = rival.cost(instance) if verdict is None else verdict.cost
     why_not = SAME if cost <= best * (1.0 + ROUNDING) else f"costs {dearer(cost, best)}"
-    row = fleet_row(instance, rival.fleet if verdict is None else verdict.fleet, verdict, heading, why_not)
+    row = Solution(instance, rival.fleet if verdict is None else verdict.fleet, verdict).row(*heading, why_not)
     in_time = search is None or row.confirmation > 0
     return row if in_time else row.model_copy(update={"why_not": f"{why_not}{NOT_CONFIRMED}"})
 
@@ -450,7 +455,7 @@ def _safe_row(instance: Instance, survivor: Solution, cost: float) -> Alternativ
     """The alternative that survives slow GPUs, as it does where the plan does, like every other; cost: its [$/h]."""
     verdict = None if survivor.verdict is None else sure_verdict(make_bench(instance), survivor.fleet)
     why_not = SAME if survivor.cost <= cost * (1.0 + ROUNDING) else f"costs {dearer(survivor.cost, cost)}"
-    return fleet_row(instance, survivor.fleet, verdict, ("safe", "for slow GPUs"), why_not)
+    return Solution(instance, survivor.fleet, verdict).row("safe", "for slow GPUs", why_not)
 
 
 def _safe_record(own: Solution, survivor: Solution | None) -> SafeFleet:

@@ -10,17 +10,15 @@ beyond it half of the requests with that limit are late.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.metric import Metric
 from optimizer.loads.instance import DECODE, PREFILL, Instance
 from optimizer.plans.records import CANDIDATES, MOST_MORE, ROUNDING
-from search_spaces.problem import Problem, Slo
 
 from .program import Aim, Matrices, aim_of, cheapest, engine_cost, fleet_limits, pool_limits, solve, write_model
 from .settings import EngineSettings
@@ -132,19 +130,3 @@ def _merged(
     np.minimum.at(fewest, member.ravel(), late)
     able = np.isfinite(least).all(axis=(1, 2))
     return key[0, able], key[1, able], least[able], fewest[able]
-
-
-def without_limits(problem: Problem) -> Problem:
-    """The same problem with all the GPUs, money and power one could wish for."""
-    offers = tuple(replace(offer, inventory=None) for offer in problem.offers)
-    return replace(problem, offers=offers, constraints=problem.constraints.lifted)
-
-
-def with_looser_slos(problem: Problem, factor: float, metrics: Sequence[Metric] = tuple(Metric)) -> Problem:
-    """The same problem with the limits on these metrics multiplied by `factor`."""
-
-    def looser(slo: Slo) -> Slo:
-        limits = {metric: limit * (factor if metric in metrics else 1.0) for metric, limit in slo.limits.items()}
-        return replace(slo, limits=limits)
-
-    return replace(problem, slos=tuple(looser(slo) for slo in problem.slos))

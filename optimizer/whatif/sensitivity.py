@@ -47,7 +47,7 @@ from optimizer.plans.records import (
     Sensitivity,
     unpriced,
 )
-from optimizer.recommend.explain import stated_limits, with_limit
+from optimizer.recommend.changed_problem import stated_limits, with_limit
 from optimizer.search.bound import floor_matrices
 from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
