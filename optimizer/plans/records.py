@@ -215,7 +215,7 @@ class StepError(Record):
 class ErrorBars(Record):
     """One SLO class with all steps at the quick and at the slow end of their 90 % interval."""
 
-    quantile: Share = 0.9
+    quantile: Share = QUANTILES[1]
     """Of the requests' latencies: the first one that the goal of the class asks for [1]."""
     ttft_s: Range = Field(validation_alias=AliasChoices("ttft_s", "ttft_p90_s"))
     tpot_s: Range = Field(validation_alias=AliasChoices("tpot_s", "tpot_p90_s"))

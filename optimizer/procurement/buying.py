@@ -44,6 +44,7 @@ from optimizer.search.search import (
 )
 from optimizer.search.settings import make_settings
 from optimizer.verification.bench import fleet_key, look
+from search_spaces.bounds import PRICE
 from search_spaces.contracts import (
     HOURS_PER_MONTH,
     ContractedGpus,
@@ -190,8 +191,8 @@ def _prices(problem: Problem, terms: Terms) -> list[list[float]]:
     """Price sets to search with [$/h]: on demand, and each offer at its cheapest contract held all the time."""
     ways = [[item for item in terms.contracts if item.offer == offer] for offer in range(len(problem.offers))]
     rent = [next(item.running for item in way if item.tier is Tier.ON_DEMAND) for way in ways]
-    # next to free, not free: prices are divided by each other [$/h]
-    least = [max(min(hourly_price(item, terms.forecast.months) for item in way), 1e-4) for way in ways]
+    # never free: prices are divided by each other [$/h]
+    least = [max(min(hourly_price(item, terms.forecast.months) for item in way), PRICE.low) for way in ways]
     return [rent] if np.allclose(np.array(least) / least[0], np.array(rent) / rent[0]) else [rent, least]
 
 

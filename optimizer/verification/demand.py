@@ -31,6 +31,9 @@ from optimizer.loads.instance import Instance
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Recorded
 
+MORE_SESSIONS = 1.2, 20
+"""Sessions that are drawn over those which the requests take on average, and how many more: some end early."""
+
 SEEDS = 1_000_003
 """Distance between the seeds of two replications, so that the replications of nearby seeds differ."""
 
@@ -74,7 +77,8 @@ def _session_trace(
     service = PACE * float(flows.share[stated_flows] @ flows.longest[stated_flows] / flows.share.sum())
     mean, rate = sessions.turns.mean, load.request_rate * volume / sessions.turns.mean
     begin = float(np.ceil(sessions.turns.longest)) * (sessions.pause.mean + service)
-    starts = gamma_arrivals(int(1.2 * requests / mean + begin * rate) + 20, rate, load.burstiness, seed)
+    share, spare = MORE_SESSIONS
+    starts = gamma_arrivals(int(share * requests / mean + begin * rate) + spare, rate, load.burstiness, seed)
     turns, session = draw_turns(
         sessions, starts, requests, begin=begin, service=service, most=load.max_tokens, seed=seed
     )
