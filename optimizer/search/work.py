@@ -183,7 +183,7 @@ def _handed_over(instance: Instance, settings: EngineSettings) -> tuple[FloatArr
 
 
 def _colocated_prompt(instance: Instance) -> FloatArray:
-    """Prompt on an idle colocated engine [s], (shapes, token budgets, flows): see `_Mixed.turns` of `fleets.pool`."""
+    """Prompt on an idle colocated engine [s], (shapes, token budgets, flows): see `MixedSteps.turns`."""
     tables = instance.tables
     base = tables.carried * tables.decode_base[:, :, None, None]
     stages = tables.pipeline[:, None, None]
