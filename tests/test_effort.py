@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from optimizer.loads import instance as deadlines
+from optimizer.loads import effort as deadlines
 from optimizer.loads.effort import Brake, Level
 from optimizer.plans.plan import Plan, parse_plan
 from optimizer.plans.records import SafeFleet, SafeStatus
