@@ -29,7 +29,7 @@ from optimizer.fleets.purchase import within_limits as gpus_within_limits
 from optimizer.loads.effort import Progress, silent
 from optimizer.loads.instance import Instance, as_planned, at_volume, make_instance
 from optimizer.plans.records import CANDIDATES, MOST_LOOKS, OPTIMAL_GAP, QUICK_CANDIDATES, ROUNDING, EnginePool
-from optimizer.search.floors import check_floors, check_shapes
+from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.mixtures import of_class, or_mixed
 from optimizer.search.program import Builder, Program, solve
 from optimizer.search.search import (

@@ -33,7 +33,7 @@ from optimizer.loads.instance import (
 )
 from optimizer.plans.plan import Worth
 from optimizer.plans.records import ROUNDING, EnginePool
-from optimizer.search.floors import check_floors, check_shapes
+from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.search import FleetSearch, Picks, cheapest_held, evaluated
 from optimizer.search.settings import EngineSettings, make_settings
 from search_spaces.enumeration import HAND_OVER_RULES, RULES, end_of, enumerate_shapes, hand_over_refusals, refusals

@@ -39,7 +39,7 @@ from optimizer.plans.records import (
     SafeFleet,
     SafeStatus,
 )
-from optimizer.search.floors import check_floors, check_shapes, floors
+from optimizer.search.bound import check_floors, check_shapes, floors
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated, unmixed
 from optimizer.verification.bench import Bench, Verdict, confirmed, make_bench, miss_words, sure_verdict

@@ -6,8 +6,6 @@ Along a price (`break_even`) the cost of each fleet is a straight line, and two 
 Shadow prices say what one more GPU, dollar or watt of a limit would save: at the margin of the floor's relaxation
 (`dual`), and in whole engines (`whole`). A budget never makes the fleet that meets a demand cheaper; what it is worth
 is how much more demand could be served.
-
-What the chunk of a prompt does to a fleet: latencies, goodput and cost against `max_num_batched_tokens`.
 """
 
 from __future__ import annotations
@@ -21,14 +19,11 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
 from optimizer.fleets.build_plan import LIMIT_UNITS, pool_of_record
-from optimizer.fleets.evaluate import evaluate, holds_at
-from optimizer.fleets.fleet import Fleet, with_replicas
-from optimizer.fleets.purchase import INVENTORY, fleet_cost, owned_and_rented
-from optimizer.loads.bisection import bisection
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.purchase import INVENTORY, owned_and_rented
 from optimizer.loads.effort import Brake, Progress, silent
 from optimizer.loads.instance import ENDS, Instance, planned_instance, slow_end
 from optimizer.plans.plan import Plan
@@ -39,10 +34,8 @@ from optimizer.plans.records import (
     OPTIMAL_GAP,
     ROUNDING,
     BreakEven,
-    ClassLatencies,
     EnginePool,
     Flip,
-    Outcome,
     PricePiece,
     Sensitivity,
     unpriced,
@@ -53,16 +46,12 @@ from optimizer.search.program import Aim, aim_of, write_model
 from optimizer.search.program import solve as solve_program
 from optimizer.search.search import Engines, engines_of, is_refuted
 from optimizer.search.settings import make_settings
-from optimizer.verification.bench import make_bench
 from search_spaces.problem import Goal, Offer, Problem
-from search_spaces.scenarios import Scenario, check_order, lever_of, own_value, scenario_problem, usual_range
+from search_spaces.scenarios import Scenario, check_order, lever_of, own_value, usual_range
 
 from .answer import (
     MOST_STEPS,
     Answer,
-    Case,
-    ChunkCurve,
-    ChunkRow,
     Frontier,
     MovedLever,
     ScenarioEffort,
@@ -70,7 +59,7 @@ from .answer import (
     Step,
     swing,
 )
-from .solver import answer, answer_of_plan, break_of, demand_of, is_simple, slow_instance, solve
+from .solver import answer, answer_of_plan, demand_of, is_simple, slow_instance, solve
 
 STEP_TIME: Final = "step_time_quantile"
 """The lever of how slow all steps are within the errors of past predictions."""
@@ -479,78 +468,3 @@ def relaxation(instance: Instance, limit: str, *, goodput: bool) -> tuple[float,
     if not solution.x.size:
         return None
     return solution.objective * scale, (max(-float(solution.duals[model.limits[limit]]), 0.0) + 0.0) * scale
-
-
-# --- the chunk of a prompt --------------------------------------------------------------------------------------------
-
-CHUNKS: Final = "search.max_num_batched_tokens"
-MOST_TIMES: Final = 2**HALVINGS
-"""As many replicas as the fleet has, beyond which none are counted for a chunk that needs more."""
-
-
-def chunk_curve(
-    problem: Problem,
-    chunks: Sequence[int],
-    *,
-    simulated: bool = True,
-    progress: Progress = silent,
-) -> ChunkCurve | Answer:
-    """The curve over some chunks and the fleet's own; where there is no fleet, the answer that says why.
-
-    All engines that take prompts get each chunk in turn; everything else stays, so that the curve is of the chunk
-    alone. A small chunk splits a prompt into more steps; a large one makes the tokens of running requests wait for it.
-    Raises InputError where a chunk is out of range, or the least cost
-    with pools that all classes share is not what the problem asks for.
-    """
-    if not is_simple(problem):
-        raise InputError("--chunk is for the least cost with pools that all classes share")
-    sizes = sorted({*problem.space.max_num_batched_tokens, *chunks})
-    problem = scenario_problem(problem, {CHUNKS: sizes})
-    best = answer(problem, ScenarioEffort.FULL, simulated=simulated)
-    if best.case is None:
-        return best
-    case = replace(best.case, instance=replace(best.case.instance, problem=problem))
-    tables, takers = case.instance.tables, [pool for pool in case.fleet.pools if pool.role is not Role.DECODE]
-    own = int(tables.chunks[takers[0].chunk])
-    curve_sizes = sorted({*chunks, own})
-    places = {size: int(np.flatnonzero(tables.chunks == size)[0]) for size in curve_sizes}
-    fitting = [
-        size for size in curve_sizes if all(tables.roomy[pool.shape, pool.seqs, places[size]] for pool in takers)
-    ]
-    rows = []
-    for number, size in enumerate(fitting):
-        progress(f"chunk of {size:,} tokens", number / len(fitting))
-        pools = [pool if pool.role is Role.DECODE else replace(pool, chunk=places[size]) for pool in case.fleet.pools]
-        with_chunk = replace(case, key=f"{case.key} {size}", fleet=Fleet(tuple(pools)))
-        rows.append(_chunk_row(size, with_chunk, simulated=simulated))
-    return ChunkCurve(problem, best, takers[0].role, own, tuple(rows), tuple(sorted({*curve_sizes} - {*fitting})))
-
-
-def _chunk_row(size: int, case: Case, *, simulated: bool) -> ChunkRow:
-    """What one chunk makes of the fleet."""
-    instance, fleet = case.instance, case.fleet
-    first = next(number for number, pool in enumerate(fleet.pools) if pool.role is not Role.DECODE)
-    if simulated:
-        judgement = make_bench(instance).verdict(fleet).judgement
-        classes, outcome = list[ClassLatencies](judgement.classes), judgement.outcome
-        overloaded = judgement.overloaded
-    else:
-        evaluation = evaluate(instance, fleet)
-        classes, outcome = evaluation.classes, Outcome.MEETS if evaluation.holds else Outcome.MISSES
-        overloaded = not evaluation.stable
-    goodput = break_of(case)[0] * instance.problem.workload.request_rate
-    enough = _fewest_replicas(instance, fleet, first)
-    replicas = None if enough is None else enough.pools[first].replicas
-    cost = None if enough is None else fleet_cost(instance, enough)
-    return ChunkRow(size, outcome, simulated, classes, goodput, replicas, cost, overloaded)
-
-
-def _fewest_replicas(instance: Instance, fleet: Fleet, index: int) -> Fleet | None:
-    """The fleet with as few replicas in one pool as meet the SLO by formula; None where too many are needed."""
-
-    def misses(count: int) -> bool:
-        return not holds_at(instance, with_replicas(fleet, index, count))
-
-    most = MOST_TIMES * fleet.pools[index].replicas
-    count = bisection(0, most + 1, misses)[1]
-    return None if count > most else with_replicas(fleet, index, count)

@@ -38,7 +38,7 @@ from optimizer.plans.plan import Binding, Plan, Proof, Status, proof_of_judged
 from optimizer.plans.records import CANDIDATES
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import search_by_formula
-from optimizer.search.floors import check_floors
+from optimizer.search.bound import check_floors
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import (
     Engines,
