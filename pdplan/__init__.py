@@ -68,8 +68,8 @@ _HOMES = {
     "costmodel.errors": {
         "ArchitectureError", "BelowFloorError", "InfeasibleError", "InputError", "PdplanError", "UnknownNameError",
     },
+    "optimizer.loads.effort": {"Level"},
     "optimizer.plans.plan": {"FleetEvaluation", "Plan"},
-    "optimizer.recommend.search": {"Level"},
     "optimizer.whatif.answer": {"Frontier"},
     "optimizer.verification.simulated_plan": {"Simulated"},
     "search_spaces.fleet_file": {"StatedFleet", "load_fleet"},

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from search_spaces.problem import Problem
 
 EFFORTS = ("quick", "standard", "thorough")
-"""Values of `optimizer.recommend.search.Level`, which is slow to import."""
+"""Values of `optimizer.loads.effort.Level`, which is slow to import."""
 FRONT = Bounds(2, 10_000)
 """Fleets that may be simulated for a front."""
 
