@@ -41,7 +41,7 @@ from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.plan import parse_plan
 from optimizer.plans.records import ALIKE
-from optimizer.recommend.optimize import tier_warnings
+from optimizer.recommend.changed_problem import tier_warnings
 from optimizer.verification.judge import hit_share
 from optimizer.verification.simulated_plan import judge
 from search_spaces.loader import load_problem

@@ -1,6 +1,7 @@
-"""The cheapest fleet of a changed problem: the search of `optimize` where limits, prices or step times differ.
+"""The cheapest fleet of a changed problem: the search of `optimize` where limits, step times or precisions differ.
 
-Where no fleet meets the SLOs: the fleet that comes nearest, and what would have to give for it.
+Where no fleet meets the SLOs: the fleet that comes nearest, and what would have to give for it. Where one does: the
+fleet that does so on slow GPUs too, and what narrower precisions save.
 """
 
 from __future__ import annotations
@@ -15,28 +16,50 @@ import numpy as np
 
 from costmodel.arrays import BoolArray
 from costmodel.engine import Role
+from costmodel.engine_arrays import ACTIVATION_DTYPE
+from costmodel.errors import InputError
 from costmodel.metric import Metric
-from costmodel.words import join_words, percentage, plural
+from costmodel.words import dearer, dollars, join_words, percentage, plural
 from costmodel.workload import scale_rate
 from optimizer.fleets.build_plan import LIMIT_UNITS, amount, binding, engine_pools, fleet_bindings
 from optimizer.fleets.evaluate import evaluate, holds_at
 from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.purchase import INVENTORY, fleet_cost, fleet_gpus, gpu_limits
+from optimizer.fleets.purchase import INVENTORY, classes_apart, fleet_cost, fleet_gpus, gpu_limits
 from optimizer.loads.effort import Effort, Late, Level, never
-from optimizer.loads.instance import Instance, planned_instance
+from optimizer.loads.instance import Instance, as_planned, planned_instance, slow_end
 from optimizer.plans.plan import Alternative, Binding, Proof, Status
-from optimizer.plans.records import ALIKE, MOST_MORE, OPTIMAL_GAP, ROUNDING
-from optimizer.search.bound import most_volume
+from optimizer.plans.records import (
+    ALIKE,
+    MOST_MORE,
+    NO_DEARER,
+    NOTABLE,
+    OPTIMAL_GAP,
+    ROUNDING,
+    Outcome,
+    PrecisionSaving,
+    SafeFleet,
+    SafeStatus,
+)
+from optimizer.search.bound import check_shapes, most_volume
 from optimizer.search.mixtures import leanest
-from optimizer.search.search import evaluated, near_fleets
+from optimizer.search.search import evaluated, near_fleets, unmixed
 from optimizer.search.settings import make_settings
-from optimizer.verification.bench import Verdict, fleet_key, make_bench, miss_words
+from optimizer.verification.bench import Verdict, fleet_key, make_bench, miss_words, sure_verdict
 from optimizer.verification.verify import Loop
+from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Billing, Goal, Objective, Problem, Slo
 from search_spaces.quantities import Kind, format_quantity
 
 NEAREST: Final = "nearest_miss"
 """Kind of the row of a fleet that comes near."""
+
+CONFIDENCE: Final = 0.9
+"""Probability of the interval of step times at whose slow end a fleet is safe [1]: that which plans state as error
+bars."""
+
+
+NARROW: Final = "fp8"
+"""Precision that is tried: half as wide as what models are served in, and the widest of those with units of its own."""
 
 LOOSER: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 """Factors by which limits on latency are loosened."""
@@ -132,6 +155,11 @@ def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     loop = Loop(make_bench(instance, late=late), fleets, on_held=effort.on_held)
     winner = loop.confirmed(effort.inner).winner
     return None if winner is None else Solution(instance, winner.fleet, winner)
+
+
+def price_words(cost: float, best: float) -> str:
+    """What a fleet costs beside the best one, both in $/h, in words."""
+    return "the same cost" if cost <= best * (1.0 + ROUNDING) else f"costs {dearer(cost, best)}"
 
 
 # --- changes of a problem ---------------------------------------------------------------------------------------------
@@ -375,3 +403,130 @@ def goal_missed(name: str, attainment: float, goal: float) -> Binding:
     miss_share = math.ceil(round((1.0 - attainment) / OPTIMAL_GAP, 6)) * OPTIMAL_GAP
     sentence = f"{percentage(1.0 - miss_share, 2)} of class {name} keep their SLO where {percentage(goal, 2)} should."
     return binding("attainment", name, miss_share, 1.0 - goal, "1", sentence)
+
+
+# --- slow GPUs --------------------------------------------------------------------------------------------------------
+
+
+def safe_fleet(instance: Instance, fleet: Fleet, effort: Effort) -> tuple[Solution | None, Solution | None]:
+    """The plan's own fleet on slow GPUs, and where it misses there what the same search finds, else again itself.
+
+    The first is None when stopped, the second where nothing was found. instance: that the plan's own `fleet` was found
+    in.
+    """
+    is_stopped = effort.brake.stopped
+    if is_stopped():
+        return None, None
+    problem = replace(instance.problem, confidence=CONFIDENCE)
+    slow = as_planned(replace(instance, problem=problem))
+    by_formula = effort.level is Level.QUICK
+    verdict = None if by_formula else sure_verdict(make_bench(slow, late=is_stopped), fleet)
+    own = Solution(slow, fleet, verdict)
+    survivor = own if own.held or is_stopped() else solution_of(slow, effort)
+    return (None, None) if is_stopped() else (own, survivor)
+
+
+def safe_row(instance: Instance, survivor: Solution, cost: float) -> Alternative:
+    """The alternative that survives slow GPUs, as it does where the plan does, like every other; cost: its [$/h]."""
+    verdict = None if survivor.verdict is None else sure_verdict(make_bench(instance), survivor.fleet)
+    there = Solution(instance, survivor.fleet, verdict)
+    return there.row("safe", "for slow GPUs", price_words(survivor.cost, cost))
+
+
+def safe_record(own: Solution, survivor: Solution | None) -> SafeFleet:
+    """The same as a plan states it."""
+    status = SafeStatus.NONE if survivor is None else SafeStatus.OWN if survivor is own else SafeStatus.OTHER
+    return SafeFleet(
+        confidence=CONFIDENCE,
+        status=status,
+        cost_usd_per_hour=None if survivor is None else survivor.cost,
+        pools=[] if survivor is None else engine_pools(survivor.instance, survivor.fleet),
+        attainment=None if survivor is None else survivor.attainment,
+        own_attainment=own.attainment,
+        sentence=safe_sentence(own, survivor),
+    )
+
+
+def safe_sentence(own: Solution, survivor: Solution | None) -> str:
+    """Say whether a plan's own fleet survives slow GPUs, and what one costs that does."""
+    classes = len(own.instance.problem.slos)
+    slow = f"If these GPUs are as slow as the worst {percentage(1.0 - slow_end(CONFIDENCE))} of our predictions"
+    basis = ", by formula" if own.verdict is None else ""
+    if survivor is own:
+        return f"{slow}, this fleet still meets {'the SLO' if classes == 1 else 'every SLO'}{basis}."
+    is_undecided = own.verdict is not None and own.verdict.outcome is not Outcome.MISSES
+    share = f": {percentage(own.attainment, 1)} of requests meet it in simulation" if is_undecided else ""
+    misses = "may miss" if is_undecided else "misses"
+    miss_sentence = f"{slow}, this fleet {misses} {'the SLO' if classes == 1 else 'an SLO'}{share}."
+    if survivor is None:
+        return f"{miss_sentence} No fleet was found that survives."
+    more = survivor.cost / own.cost - 1.0
+    if abs(more) <= ROUNDING:
+        return f"{miss_sentence} The alternative for slow GPUs survives at the same price{basis}."
+    change = f"{'+' if more > 0.0 else ''}{percentage(more, 1)}"
+    return f"{miss_sentence} A fleet that survives costs {dollars(survivor.cost)}/h ({change}){basis}."
+
+
+# --- narrower precisions ----------------------------------------------------------------------------------------------
+
+
+def precision_savings(instance: Instance, base: float, late: Late) -> list[PrecisionSaving]:
+    """Fleets in narrower precisions that cost at least NOTABLE less than `base` [$/h], and than those before them.
+
+    First of a narrower KV cache, then of narrower weights, then of both. base: cost of the cheapest fleet by formula
+    of the instance. Empty where the time is up.
+    """
+    savings: list[PrecisionSaving] = []
+    for problem in narrower(instance.problem):
+        least = min([base, *(saving.cost_usd_per_hour for saving in savings)]) * (1.0 - NOTABLE)
+        instance_and_fleet = _cheaper(problem, least * NO_DEARER, late)
+        if instance_and_fleet is not None:
+            saving = PrecisionSaving(
+                weight_dtype=problem.weight_dtype,
+                kv_dtype=problem.kv_dtype,
+                cost_usd_per_hour=fleet_cost(*instance_and_fleet),
+                base_usd_per_hour=base,
+                pools=engine_pools(*instance_and_fleet),
+            )
+            savings.append(saving)
+    return [] if late() else savings
+
+
+def tier_warnings(instance: Instance, base: float, late: Late) -> list[str]:
+    """That a KV cache tier costs more than it saves, by NOTABLE at least; base: as in `precision_savings` [$/h]."""
+    offers = tuple(replace(offer, tier_usd_per_hour=0.0) for offer in instance.problem.offers)
+    if offers == instance.problem.offers:
+        return []
+    tierless = _cheaper(replace(instance.problem, kv_cache_tier=None, offers=offers), base * (1.0 - NOTABLE), late)
+    if tierless is None:
+        return []
+    return [
+        f"The KV cache tier costs more than it saves: by formula a fleet without it costs "
+        f"{dollars(fleet_cost(*tierless))}/h in place of {dollars(base)}/h. Plan again without kv_cache_tier."
+    ]
+
+
+def narrower(problem: Problem) -> Iterator[Problem]:
+    """The problem with a narrower KV cache, weights, or both, as far as they are wide and the user lists none."""
+    cache = problem.kv_dtype == ACTIVATION_DTYPE and not problem.space.kv_dtype
+    weights = problem.weight_dtype == ACTIVATION_DTYPE and not problem.space.weight_dtype
+    if cache:
+        yield replace(problem, kv_dtype=NARROW)
+    if weights:
+        yield replace(problem, weight_dtype=NARROW)
+    if cache and weights:
+        yield replace(problem, weight_dtype=NARROW, kv_dtype=NARROW)
+
+
+def _cheaper(problem: Problem, below: float, late: Late) -> tuple[Instance, Fleet] | None:
+    """The cheapest fleet by formula of a changed problem, for less than `below` [$/h]; None where there is none."""
+    try:
+        check_shapes(problem, enumerate_shapes(problem))  # some engine runs it on a GPU on offer
+    except InputError:
+        return None
+    if late():
+        return None
+    instance = planned_instance(problem)
+    space = evaluated(instance, late)
+    fleet = leanest(space) if classes_apart(problem) else unmixed(space, below)
+    return (instance, fleet) if fleet.pools and fleet_cost(instance, fleet) < below else None
