@@ -121,7 +121,7 @@ def evaluate(
     effort: of the search for the cheapest fleet, "none" for no search. confidence, settings: override the workload's.
     base: folder of the files that a plan names.
     """
-    from optimizer.recommend.evaluate import evaluate as judge
+    from optimizer.recommend.evaluate import evaluate_fleet
 
     overrides = _stated(settings, {"confidence": confidence})
     if isinstance(fleet, str | PathLike):
@@ -129,7 +129,7 @@ def evaluate(
         fleet = stated_fleet(Path(fleet), None if workload is None else Path(workload), overrides)
     elif overrides or workload is not None:
         raise InputError("workload, settings and confidence are for the name of a fleet file, which they change")
-    return judge(fleet, progress, level=None if effort == "none" else effort, base=base or Path())
+    return evaluate_fleet(fleet, progress, level=None if effort == "none" else effort, base=base or Path())
 
 
 def simulate(

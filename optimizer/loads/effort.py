@@ -69,7 +69,7 @@ class Brake:
         return max(self.until - time.perf_counter(), LEAST_TIME)
 
 
-Stage = Callable[[str], None]
+StageReport = Callable[[str], None]
 """Told that one of the STAGES begins."""
 
 
@@ -84,7 +84,7 @@ class Level(StrEnum):
     """The same, with engine settings and replicas tuned by simulation."""
 
 
-LOOKS = 2 * QUICK_CANDIDATES
+TUNING_LOOKS = 2 * QUICK_CANDIDATES
 """Simulations that tuning may make."""
 
 
@@ -95,7 +95,7 @@ class Wish:
     study: name of the storage that keeps the study (`study.open_storage`), None: none does.
     """
 
-    looks: int = LOOKS
+    looks: int = TUNING_LOOKS
     front: bool = False
     study: str | None = None
 
@@ -113,7 +113,7 @@ class Effort:
 
     level: Level
     brake: Brake
-    report: Stage = silent
+    report: StageReport = silent
     tune: Wish | None = None
     extras: bool = True
 

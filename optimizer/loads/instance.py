@@ -71,7 +71,7 @@ TOKEN_STEPS = ("decode_base", "attention_slope", "mixed_alone", "mixed_base", "f
 """Times of steps of engines that generate, decode and colocated ones alike."""
 
 
-BY_FLOW = (
+TABLES_BY_FLOW = (
     "prefill_alone",
     "prefill_time",
     "prefill_shared",

@@ -40,7 +40,7 @@ from search_spaces.problem import Goal, Problem
 from .optimize import optimize, origin_of
 
 
-def evaluate(
+def evaluate_fleet(
     fleet: StatedFleet | Plan,
     progress: Progress | None = None,
     *,

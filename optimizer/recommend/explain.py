@@ -195,14 +195,14 @@ def worths(problem: Problem) -> list[Worth]:
     if base is None:
         return []
     possible = [name for name in FEATURES if name != "disaggregation" or Role.COLOCATED in problem.space.roles]
-    prices = [(name, formula_price(without(name, problem))) for name in possible]
+    prices = [(name, formula_price(without_feature(name, problem))) for name in possible]
     return [
         Worth(feature=name, with_usd_per_hour=base, without_usd_per_hour=price, sentence=_worth(name, base, price))
         for name, price in prices
     ]
 
 
-def without(feature: str, problem: Problem) -> Problem:
+def without_feature(feature: str, problem: Problem) -> Problem:
     """The problem without one of FEATURES: prompts in one chunk, requests one by one, or colocated engines only."""
     longest = 2 ** math.ceil(math.log2(problem.workload.max_tokens))
     space = {

@@ -19,7 +19,7 @@ from costmodel.errors import InputError
 from costmodel.words import plural
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.purchase import classes_apart, fleet_cost, within_limits
-from optimizer.loads.effort import Brake, Effort, Level, Stage, Wish, silent
+from optimizer.loads.effort import Brake, Effort, Level, StageReport, Wish, silent
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
 from optimizer.plans.plan import Proof, Status, bound_for, proof_of_cost, proof_of_judged, status_of
 from optimizer.plans.records import CANDIDATES, OPTIMAL_GAP, ROUNDING, TOLERANCE, CheaperFleets
@@ -140,7 +140,7 @@ class FormulaResult:
         return [*self.rivals[0].fleets, *self.best[1:]] if self.rivals else []
 
 
-def search_by_formula(space: FleetSearch, brake: Brake, report: Stage = silent) -> FormulaResult:
+def search_by_formula(space: FleetSearch, brake: Brake, report: StageReport = silent) -> FormulaResult:
     """The best fleet by formula for the problem's goal, if any."""
     report("searching fleets")
     cheapest = space.instance.problem.objective.goal is Goal.MIN_COST
@@ -166,7 +166,7 @@ def _least_cost(space: FleetSearch, brake: Brake) -> FormulaResult:
     return FormulaResult(space, proof, rivals=(_rival(space, fleet),))
 
 
-def with_comparison(result: FormulaResult, space: FleetSearch, report: Stage) -> FormulaResult:
+def with_comparison(result: FormulaResult, space: FleetSearch, report: StageReport) -> FormulaResult:
     """The result of a search for the least cost, with fleets to compare; none where pools serve one class each.
 
     A search under a restriction may find a mixture that the free search passed over; then that is the best.

@@ -45,7 +45,7 @@ from optimizer.fleets.purchase import (
     with_names,
 )
 from optimizer.loads.bisection import bisection
-from optimizer.loads.instance import BY_FLOW, COLOCATED, DECODE, PREFILL, ROLES, Instance, at_volume
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, TABLES_BY_FLOW, Instance, at_volume
 from optimizer.plans.records import ALIKE, CANDIDATES, NOTABLE, QUICK_CANDIDATES, TOLERANCE
 from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem, Routing
 
@@ -436,7 +436,7 @@ def of_class(instance: Instance, k: int, earlier_fleet: Fleet, later: int) -> In
     rate = problem.workload.request_rate * slo.share
     flows = instance.flows.take(members)
     flows = replace(flows, slo=np.zeros_like(flows.slo), share=flows.share / slo.share)
-    tables = replace(instance.tables, **{name: getattr(instance.tables, name)[..., members] for name in BY_FLOW})
+    tables = replace(instance.tables, **{name: getattr(instance.tables, name)[..., members] for name in TABLES_BY_FLOW})
     alone = replace(
         problem,
         slos=(replace(slo, share=1.0),),

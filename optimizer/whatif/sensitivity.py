@@ -42,8 +42,7 @@ from optimizer.plans.records import (
 )
 from optimizer.recommend.changed_problem import stated_limits, with_limit
 from optimizer.search.bound import floor_matrices
-from optimizer.search.program import Aim, aim_of, write_model
-from optimizer.search.program import solve as solve_program
+from optimizer.search.program import Aim, aim_of, solve, write_model
 from optimizer.search.search import Engines, engines_of, is_refuted
 from optimizer.search.settings import make_settings
 from search_spaces.problem import Goal, Offer, Problem
@@ -59,7 +58,7 @@ from .answer import (
     Step,
     swing,
 )
-from .solver import answer, answer_of_plan, demand_of, is_simple, slow_instance, solve
+from .solver import answer, answer_of_plan, demand_of, is_simple, slow_instance, solve_scenarios
 
 STEP_TIME: Final = "step_time_quantile"
 """The lever of how slow all steps are within the errors of past predictions."""
@@ -118,7 +117,7 @@ def tornado(
         return [(0,), *sorted(pairs, key=lambda pair: -swing([answers[0], *(answers[end] for end in pair)]))]
 
     ends = [Scenario("", {row.key: end}) for row in rows for end in (row.low, row.high)]
-    here, *answers = solve(problem, [Scenario("", {}), *ends], effort, looks, groups)
+    here, *answers = solve_scenarios(problem, [Scenario("", {}), *ends], effort, looks, groups)
     pairs = zip(rows, answers[::2], answers[1::2], strict=True)
     moved = [replace(row, answers=(here, low, high)) for row, low, high in pairs]
     return sorted(moved, key=lambda row: -row.swing)
@@ -128,7 +127,7 @@ def tornado(
 
 STARTS: Final = 2**HALVINGS
 """Parts into which the range of a lever of unknown manners is cut first."""
-Point = tuple[float, Answer]
+AnswerAt = tuple[float, Answer]
 
 
 def break_even(  # noqa: PLR0917
@@ -200,7 +199,7 @@ class Along:
         is_moved = np.array([gpu.casefold() == name for gpu in names])
         return 0.0 if self.price is None else float(rented_gpus @ is_moved)
 
-    def between(self, low_point: Point, high_point: Point) -> Iterator[Step]:
+    def between(self, low_point: AnswerAt, high_point: AnswerAt) -> Iterator[Step]:
         """Steps between two solved values: parted where lines of cost cross, or in the middle."""
         (low, first), (high, last) = low_point, high_point
         if dict(first.gpus) == dict(last.gpus):
@@ -219,7 +218,7 @@ class Along:
         yield from self.between(low_point, (middle, between))
         yield from self.between((middle, between), high_point)
 
-    def _crossing(self, low_point: Point, high_point: Point) -> float:
+    def _crossing(self, low_point: AnswerAt, high_point: AnswerAt) -> float:
         """The price at which two fleets cost the same; in the middle where both buy as many GPUs."""
         (low, first), (high, last) = low_point, high_point
         slope, flatter = self.bought(first), self.bought(last)
@@ -232,7 +231,7 @@ class Along:
         """What a fleet costs a little further along: along a price, as much more as GPUs are paid for."""
         return None if best.cost is None else best.cost + self.bought(best) * further
 
-    def _change(self, low_point: Point, high_point: Point) -> float:
+    def _change(self, low_point: AnswerAt, high_point: AnswerAt) -> float:
         """Where the best fleet changes between two near values: half-way, or at the price that the budget allows it."""
         (low, first), (high, last) = low_point, high_point
         budget, bought = self.problem.constraints.budget, self.bought(first)
@@ -416,7 +415,7 @@ def near_optimal(
         return [(number,) for number in sorted(range(len(answers)), key=lambda number: costs[number])]
 
     none = "by formula none meets the SLO within the file's limits"
-    answers = solve(problem, scenarios, effort, max(looks - 1, 0), groups)
+    answers = solve_scenarios(problem, scenarios, effort, max(looks - 1, 0), groups)
     rows = [
         (scenario.name, row if row.pools or row.refuted else replace(row, binding=none))
         for scenario, row in zip(scenarios, answers, strict=True)
@@ -464,7 +463,7 @@ def relaxation(instance: Instance, limit: str, *, goodput: bool) -> tuple[float,
     if not matrices.size:
         return None
     model = write_model(matrices, aim)
-    solution = solve_program(model.program, relaxed=True)
+    solution = solve(model.program, relaxed=True)
     if not solution.x.size:
         return None
     return solution.objective * scale, (max(-float(solution.duals[model.limits[limit]]), 0.0) + 0.0) * scale

@@ -4,8 +4,8 @@
     full       mixtures too, as `optimize --effort quick` has it
     simulated  what `optimize` says
 
-By formula a fleet may miss when it is simulated (`confirmed`): then the cheapest of one pool or two is simulated that
-has not more engines of the same kinds, CANDIDATES times at most. A fleet that missed is never an answer.
+By formula a fleet may miss when it is simulated (`confirmed_answer`): then the cheapest of one pool or two is simulated
+that has not more engines of the same kinds, CANDIDATES times at most. A fleet that missed is never an answer.
 
 A sweep answers each of its scenarios; then some fleets are simulated, if not stated otherwise those of the most
 scenarios, and those of fleets that missed are solved again. The choice depends on the answers alone, so that it is the
@@ -90,7 +90,7 @@ def answer(
             best = _few_pools(problem, known_misses)
     except BelowFloorError as error:
         return nothing(str(error).splitlines()[0].partition(": ")[2].partition(": ")[2])
-    return confirmed(problem, best) if simulated and is_simple(problem) else best
+    return confirmed_answer(problem, best) if simulated and is_simple(problem) else best
 
 
 def is_simple(problem: Problem) -> bool:
@@ -263,7 +263,7 @@ def why_none(problem: Problem, status: Status = Status.TIME_LIMIT) -> Answer:
 # --- by simulation ----------------------------------------------------------------------------------------------------
 
 
-def confirmed(problem: Problem, best: Answer) -> Answer:
+def confirmed_answer(problem: Problem, best: Answer) -> Answer:
     """The answer by formula if its fleet holds when it is simulated, else the cheapest of one pool or two that does."""
     misses: list[Answer] = []
     floor = best.bound
@@ -441,7 +441,7 @@ def _first_looks(answers: Sequence[Answer], groups: Sequence[tuple[int, ...]], l
     return sorted(chosen.values())
 
 
-def solve(
+def solve_scenarios(
     problem: Problem, scenarios: Sequence[Scenario], effort: ScenarioEffort, looks: int, groups: Groups
 ) -> list[Answer]:
     """The answers to some scenarios, solved in this process; looks, groups: as of a sweep."""
