@@ -24,7 +24,8 @@ from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.search.search import evaluated, unmixed
-from optimizer.verification.judge import hit_share, judge
+from optimizer.verification.judge import hit_share
+from optimizer.verification.simulated_plan import judge
 from search_spaces.loader import load_problem
 from search_spaces.problem import Balancing, Problem
 

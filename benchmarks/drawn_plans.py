@@ -39,12 +39,14 @@ from costmodel.engine import Role  # noqa: E402
 from costmodel.errors import InputError  # noqa: E402
 from optimizer.fleets.build_plan import engine_pools  # noqa: E402
 from optimizer.fleets.evaluate import promise  # noqa: E402
-from optimizer.fleets.fleet import Fleet, FleetPool, allowed, fleet_cost, prefill_seqs, with_replicas  # noqa: E402
+from optimizer.fleets.fleet import Fleet, FleetPool, with_replicas  # noqa: E402
+from optimizer.fleets.purchase import allowed, fleet_cost, prefill_seqs  # noqa: E402
+from optimizer.loads.effort import Level  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
-from optimizer.recommend.search import Level  # noqa: E402
 from optimizer.verification.bench import valid  # noqa: E402
-from optimizer.verification.judge import Judgement, judge  # noqa: E402
+from optimizer.verification.judge import Judgement  # noqa: E402
+from optimizer.verification.simulated_plan import judge  # noqa: E402
 from reports.fleets import fleet_line  # noqa: E402
 
 RUNS = 4

@@ -23,10 +23,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.problems import Posed, equal_engines, instance_of, problem_of  # noqa: E402 -- found first
+from optimizer.loads.effort import Level  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
-from optimizer.recommend.search import Level  # noqa: E402
-from optimizer.verification.judge import judge  # noqa: E402
+from optimizer.verification.simulated_plan import judge  # noqa: E402
 
 SEATS, BUDGETS = (4, 8, 16, 64), (512, 2048, 8192)
 """Batch limits [request] and token budgets [token] of the fleets that are tried."""

@@ -11,7 +11,8 @@ from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import ClassJudgement, Simulation
-from optimizer.verification.judge import Judgement, judge, simulated_fleet
+from optimizer.verification.judge import Judgement, simulated_fleet
+from optimizer.verification.simulated_plan import judge
 from reports.numbers import money
 
 FRESH_SEED = 77_003

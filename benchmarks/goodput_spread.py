@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.problems import PROBLEMS, by_formula  # noqa: E402 -- run as a script, the repository is found first
-from optimizer.verification.judge import goodput  # noqa: E402
+from optimizer.verification.simulated_plan import goodput  # noqa: E402
 
 
 def main() -> None:

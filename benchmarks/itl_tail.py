@@ -22,7 +22,7 @@ from costmodel.metric import Metric
 from costmodel.simulator.metrics import steady
 from optimizer.fleets.evaluate import evaluate
 from optimizer.loads.instance import Instance, make_instance
-from optimizer.verification.judge import judge
+from optimizer.verification.simulated_plan import judge
 from search_spaces.engines import ENGINES
 from search_spaces.problem import Problem
 

@@ -22,9 +22,9 @@ def rows_of(path: Path, requests: int, overrides: dict[str, str]):
     """Cells of each class of one workload."""
     from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
     from optimizer.fleets.evaluate import evaluate, goodput_volume
+    from optimizer.loads.effort import Level
     from optimizer.recommend.optimize import optimize
-    from optimizer.recommend.search import Level
-    from optimizer.verification.judge import goodput, judge
+    from optimizer.verification.simulated_plan import goodput, judge
     from reports.fleets import fleet_words
     from search_spaces.loader import load_problem
 

@@ -24,8 +24,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.drawn_problems import SEED, drawn  # noqa: E402 -- the repository is found first
 from benchmarks.problems import Posed, problem_of  # noqa: E402
 from costmodel.errors import InputError  # noqa: E402
+from optimizer.loads.effort import Level  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
-from optimizer.recommend.search import Level  # noqa: E402
 
 NOTABLE = 0.02
 """Share by which a plan is dearer that counts [1]."""

@@ -35,9 +35,9 @@ from benchmarks.drawn_problems import GPUS, LITTLE, SMALL, drawn  # noqa: E402 -
 from benchmarks.fresh_requests import on_fresh_requests  # noqa: E402
 from benchmarks.problems import PROBLEMS, TWO_CLASSES, Posed, problem_of  # noqa: E402
 from costmodel.errors import InputError  # noqa: E402
+from optimizer.loads.effort import Level  # noqa: E402
 from optimizer.plans.plan import Plan  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
-from optimizer.recommend.search import Level  # noqa: E402
 from search_spaces.problem import TARGETS  # noqa: E402
 
 DRAWN, LARGE, TYPES, TIMES = 60, 10, 5, 10.0

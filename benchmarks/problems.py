@@ -65,7 +65,7 @@ def equal_engines(instance: Instance, shape: int, seats: int, budget: int, engin
 
 def by_formula(posed: Posed) -> tuple[Instance, Fleet]:
     """The problem with expected step times, and the fleet that the formulas choose for it, unsimulated."""
+    from optimizer.loads.effort import Level
     from optimizer.recommend.optimize import optimize
-    from optimizer.recommend.search import Level
 
     return fleet_of_plan(optimize(problem_of(posed), level=Level.QUICK), EXAMPLES)

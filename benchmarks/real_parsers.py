@@ -36,9 +36,9 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.parser_probe import MISSING  # noqa: E402 -- the repository is found first
 from benchmarks.real_engine import engine_environment, run  # noqa: E402
 from costmodel.errors import InputError  # noqa: E402
+from optimizer.loads.effort import Level  # noqa: E402
 from optimizer.plans.plan import Plan, parse_plan  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
-from optimizer.recommend.search import Level  # noqa: E402
 from reports.deploy.deployment import Options, checked_version  # noqa: E402
 from reports.deploy.files import write_deployment  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402

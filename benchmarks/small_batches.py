@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.problems import Posed, equal_engines, instance_of, problem_of  # noqa: E402 -- found first
 from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
-from optimizer.verification.judge import judge  # noqa: E402
+from optimizer.verification.simulated_plan import judge  # noqa: E402
 
 LATER = {"search.max_num_seqs": "{from: 8, to: 512}"}
 """What the other space has in place of the preset's batch limits."""

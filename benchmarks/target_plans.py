@@ -23,9 +23,9 @@ from benchmarks.drawn_problems import SEED, drawn  # noqa: E402 -- the repositor
 from benchmarks.monotone_plans import NOTABLE, few_engines  # noqa: E402
 from benchmarks.problems import Posed, problem_of  # noqa: E402
 from costmodel.errors import InputError  # noqa: E402
+from optimizer.loads.effort import Level  # noqa: E402
 from optimizer.plans.plan import Plan  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
-from optimizer.recommend.search import Level  # noqa: E402
 from reports.deploy.deployment import default_options  # noqa: E402
 from reports.deploy.files import target_files  # noqa: E402
 from search_spaces.problem import TARGETS  # noqa: E402

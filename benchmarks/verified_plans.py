@@ -26,8 +26,8 @@ from benchmarks.problems import PROBLEMS, problem_of  # noqa: E402
 
 def row_of(name: str, runs: int, changes: dict[str, str]) -> tuple[list[str], float]:
     """Cells of one problem, and by how much the fresh requests miss the goal (negative: they hold) [1]."""
+    from optimizer.loads.effort import Level
     from optimizer.recommend.optimize import optimize
-    from optimizer.recommend.search import Level
     from optimizer.verification.judge import judge_runs
 
     example, posed = PROBLEMS[name]

@@ -180,7 +180,8 @@ class Accelerator:
     generation: GPUs of one generation share their error bars (hopper, blackwell, cdna3 ...); empty: not known.
     assumed: which of these figures no data sheet states, in words; empty: none.
     mxfp4_multiples: what kernels for MXFP4 experts round the hidden size and a rank's width of an expert up to [1];
-    in_engine: what its kernels take inside an engine over those efficiencies.
+    in_engine: what its kernels take inside an engine over those efficiencies; generation_measured: whether kernels, or
+    a whole engine, of its generation were measured.
     """
 
     name: str
@@ -204,6 +205,7 @@ class Accelerator:
     other_prices: tuple[Price, ...] = ()
     generation: str = ""
     assumed: str = ""
+    generation_measured: bool = False
 
     @property
     def quotes(self) -> tuple[Price, ...]:

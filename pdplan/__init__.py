@@ -29,8 +29,8 @@ if TYPE_CHECKING:
         PdplanError,
         UnknownNameError,
     )
+    from optimizer.loads.effort import Level
     from optimizer.plans.plan import FleetEvaluation, Plan
-    from optimizer.recommend.search import Level
     from optimizer.verification.simulated_plan import Simulated
     from optimizer.whatif.answer import Frontier
     from search_spaces.fleet_file import StatedFleet, load_fleet
@@ -68,8 +68,8 @@ _HOMES = {
     "costmodel.errors": {
         "ArchitectureError", "BelowFloorError", "InfeasibleError", "InputError", "PdplanError", "UnknownNameError",
     },
+    "optimizer.loads.effort": {"Level"},
     "optimizer.plans.plan": {"FleetEvaluation", "Plan"},
-    "optimizer.recommend.search": {"Level"},
     "optimizer.whatif.answer": {"Frontier"},
     "optimizer.verification.simulated_plan": {"Simulated"},
     "search_spaces.fleet_file": {"StatedFleet", "load_fleet"},

@@ -27,9 +27,8 @@ from search_spaces.bounds import (
 from .files import read_fleet, stated_fleet
 
 if TYPE_CHECKING:
-    from optimizer.loads.instance import Brake
+    from optimizer.loads.effort import Brake, Level
     from optimizer.plans.plan import FleetEvaluation, Plan
-    from optimizer.recommend.search import Level
     from optimizer.verification.simulated_plan import Simulated
     from optimizer.whatif.answer import Frontier, Row
     from reports.deploy.deployment import Options
@@ -70,12 +69,11 @@ def optimize(
 
     Raises BelowFloorError where physics forbids an SLO. A plan without a fleet says why (`Plan.status`).
     """
-    from optimizer.loads.instance import Brake
+    from optimizer.loads.effort import Brake, Level, Wish
     from optimizer.recommend.explain import worths
     from optimizer.recommend.optimize import as_cut
     from optimizer.recommend.optimize import optimize as search
-    from optimizer.recommend.search import Level
-    from optimizer.verification.tune import Wish, open_storage
+    from optimizer.verification.tune import open_storage
     from optimizer.whatif.sensitivity import sensitivity as cost_moves
     from search_spaces.fields import member, quantity
     from search_spaces.quantities import Kind
@@ -123,7 +121,7 @@ def evaluate(
     effort: of the search for the cheapest fleet, "none" for no search. confidence, settings: override the workload's.
     base: folder of the files that a plan names.
     """
-    from optimizer.recommend.evaluate import evaluate as judge
+    from optimizer.recommend.evaluate import evaluate_fleet
 
     overrides = _stated(settings, {"confidence": confidence})
     if isinstance(fleet, str | PathLike):
@@ -131,7 +129,7 @@ def evaluate(
         fleet = stated_fleet(Path(fleet), None if workload is None else Path(workload), overrides)
     elif overrides or workload is not None:
         raise InputError("workload, settings and confidence are for the name of a fleet file, which they change")
-    return judge(fleet, progress, level=None if effort == "none" else effort, base=base or Path())
+    return evaluate_fleet(fleet, progress, level=None if effort == "none" else effort, base=base or Path())
 
 
 def simulate(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
-    from optimizer.loads.instance import Brake
+    from optimizer.loads.effort import Brake
 
 
 class ExitCode(IntEnum):

@@ -11,7 +11,7 @@ times of engines, which `pdplan calibrate` writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -40,6 +40,7 @@ from .fields import FileSection, Reader, Text, choice, count, faults_of, member,
 from .files import Fault, FaultsError, shipped_table
 from .quantities import Kind, in_base_units
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
+from .serving_error import error_table
 from .sources import read_source
 
 TOP, ENGINES = "accelerators", "engines"
@@ -182,7 +183,8 @@ class AcceleratorCatalog:
     """Accelerators by canonical name; `spellings` leads from any normalized spelling to the canonical name.
 
     entries, efficiency: what the accelerators are made of, for overlays: entries as they stand in the files, and known
-    efficiencies; engines: what the user's file says of the host times of serving engines.
+    efficiencies; engines: what the user's file says of the host times of serving engines; generations: those of which
+    something was measured.
     """
 
     accelerators: Mapping[str, Accelerator]
@@ -190,6 +192,7 @@ class AcceleratorCatalog:
     entries: Mapping[str, RawEntry]
     efficiency: EfficiencyTable
     engines: EngineChanges = field(default_factory=lambda: NO_CHANGES)
+    generations: frozenset[str] = frozenset()
 
     def accelerator(self, name: str) -> Accelerator:
         """The accelerator of that name or alias, whatever its case and separators (h100_sxm, "H100 SXM", ...)."""
@@ -240,11 +243,11 @@ class AcceleratorCatalog:
             other_prices=tuple(prices[1:]),
             efficiency=efficiency.complete(name, peaks),
             in_engine=efficiency.in_engine(name),
+            generation_measured=entry.generation in self.generations,
         )
         spellings = _with_spellings(self.spellings, name, entry)
-        return AcceleratorCatalog(
-            {**self.accelerators, name: accelerator}, spellings, entries, efficiency, self.engines
-        )
+        accelerators = {**self.accelerators, name: accelerator}
+        return replace(self, accelerators=accelerators, spellings=spellings, entries=entries, efficiency=efficiency)
 
 
 def load_catalog(overlay: Path | None = None, prices: str | None = None) -> AcceleratorCatalog:
@@ -302,7 +305,24 @@ def _shipped_catalog() -> AcceleratorCatalog:
     for name, model in models.items():
         own = prices[name] if model is None else (borrowed(prices[model][0], model),)
         catalog = catalog.with_entry(name, entries[name], own)
-    return catalog
+    generations = measured_generations(catalog.accelerators.values())
+    accelerators = {
+        name: replace(item, generation_measured=item.generation in generations)
+        for name, item in catalog.accelerators.items()
+    }
+    return replace(catalog, accelerators=accelerators, generations=generations)
+
+
+def measured_generations(accelerators: Iterable[Accelerator]) -> frozenset[str]:
+    """Generations of accelerators of which kernels, or a whole engine, were measured.
+
+    >>> generations = measured_generations(load_catalog().accelerators.values())
+    >>> {"hopper", "cdna4"} <= generations, "rubin" in generations
+    (True, False)
+    """
+    kernels = {accelerator.generation for accelerator in accelerators if accelerator.measured}
+    keys = {key for strata in error_table().values() for key in strata}
+    return frozenset(kernels | {word for key in keys for word in key.split("/")}) - {""}
 
 
 def _overlaid(catalog: AcceleratorCatalog, spelling: str, entry: Any, file: str) -> AcceleratorCatalog:

@@ -17,7 +17,6 @@ from costmodel.accelerator import Accelerator
 from costmodel.engine import EngineConfig
 from costmodel.transformer import Transformer
 
-from .catalog import load_catalog
 from .files import shipped_table
 
 ASSUMED_WIDENING = 1.5
@@ -151,21 +150,9 @@ def stratum_of(model: Transformer, config: EngineConfig, engine: str, mode: str 
     )
 
 
-@cache
-def measured_generations() -> frozenset[str]:
-    """Generations of accelerators of which kernels, or a whole engine, were measured.
-
-    >>> {"hopper", "cdna4"} <= measured_generations(), "rubin" in measured_generations()
-    (True, False)
-    """
-    kernels = {accelerator.generation for accelerator in load_catalog().accelerators.values() if accelerator.measured}
-    keys = {key for strata in error_table().values() for key in strata}
-    return frozenset(kernels | {word for key in keys for word in key.split("/")}) - {""}
-
-
 def is_seen(accelerator: Accelerator) -> bool:
     """Whether an accelerator, or another one of its generation, was measured at all."""
-    return accelerator.measured or accelerator.generation in measured_generations()
+    return accelerator.measured or accelerator.generation_measured
 
 
 def step_interval(model: Transformer, accelerator: Accelerator) -> tuple[float, float]:

@@ -6,9 +6,9 @@ import pickle
 from functools import cache, partial
 from typing import Any
 
+from optimizer.loads.effort import Level
 from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.optimize import optimize as optimize_at
-from optimizer.recommend.search import Level
 from search_spaces.problem import Problem
 from tests.optimizer_cases import problem, slo, space, workload
 

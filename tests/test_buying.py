@@ -16,22 +16,11 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InfeasibleError, InputError
 from optimizer.fleets.fleet import Fleet
+from optimizer.loads.effort import Level
 from optimizer.loads.instance import Instance
-from optimizer.procurement.buying import (
-    BuyingPlan,
-    Levels,
-    Option,
-    SizedFleet,
-    buy,
-    buy_at,
-    buying_program,
-    make_levels,
-    path_of,
-    search_levels,
-    within_limits,
-)
+from optimizer.procurement.buying import BuyingPlan, buy, buy_at, buying_program, path_of
+from optimizer.procurement.levels import Levels, Option, SizedFleet, make_levels, option_within_limits, search_levels
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Level
 from reports.answers.buying import buying_dict, buying_document, months_table, paths_table
 from reports.document import Column
 from reports.views import terminal_view
@@ -399,10 +388,10 @@ def test_fleets_side_by_side_keep_the_limits_of_the_problem() -> None:
         constraints=Constraints(max_gpus=2, power=5000.0, max_pools=3),
         offers=(offer(inventory=9, billing=Billing.NODE),),
     )
-    assert within_limits(few, Option((2,), (A,)))
-    assert not within_limits(few, Option((3,), (A,)))
-    assert not within_limits(problem(offers=(offer(inventory=2),)), Option((3,), (A,)))
-    assert not within_limits(problem(constraints=Constraints(budget=5.0)), Option((2,), (A,)))
+    assert option_within_limits(few, Option((2,), (A,)))
+    assert not option_within_limits(few, Option((3,), (A,)))
+    assert not option_within_limits(problem(offers=(offer(inventory=2),)), Option((3,), (A,)))
+    assert not option_within_limits(problem(constraints=Constraints(budget=5.0)), Option((2,), (A,)))
     levels = search_levels(problem(constraints=Constraints(max_gpus=2)), np.array([4.0, 8.0, 400.0]), [[3.0]])
     assert [max((one.gpus[0] for one in options), default=0) for options in levels.options] == [1, 1, 0]
     nodes = search_levels(problem(offers=(offer(billing=Billing.NODE),)), np.array([4.0]), [[3.0]])
@@ -411,4 +400,4 @@ def test_fleets_side_by_side_keep_the_limits_of_the_problem() -> None:
     beside = len(one.pools)
     for most, fits in ((4 * beside, True), (4 * beside - 1, False)):
         counted = problem(constraints=Constraints(max_pools=most))
-        assert within_limits(counted, replace(one, fleets=4 * one.fleets)) is fits
+        assert option_within_limits(counted, replace(one, fleets=4 * one.fleets)) is fits

@@ -8,10 +8,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from optimizer.fleets.fleet import gpu_cost, within_limits
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Brake, as_planned, make_instance
+from optimizer.fleets.purchase import gpu_cost, within_limits
+from optimizer.loads.effort import Brake, Effort, Level
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, as_planned, make_instance
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Effort, Level, search_by_formula, simulated, with_untried
+from optimizer.recommend.search import search_by_formula, simulated, with_untried
 from optimizer.search.search import FleetSearch, evaluated, fleets_between
 from search_spaces.problem import Billing, Constraints
 

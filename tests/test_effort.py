@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from optimizer.loads import instance as deadlines
-from optimizer.loads.instance import Brake
+from optimizer.loads import effort as deadlines
+from optimizer.loads.effort import Brake, Level
 from optimizer.plans.plan import Plan, parse_plan
 from optimizer.plans.records import SafeFleet, SafeStatus
 from optimizer.recommend.optimize import OUT_OF_TIME, UNPROVEN, optimize
-from optimizer.recommend.search import Level
 from pdplan.files import numbered
 from reports.alternatives import distinct_alternatives
 from search_spaces.loader import load_problem

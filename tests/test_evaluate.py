@@ -18,14 +18,15 @@ from costmodel.queues.prefill import Prompts, prompt_wait
 from costmodel.queues.steady_state import ClosedLoad, EngineTimes, Prompt, WorkerPools, closed_loop
 from costmodel.step import StepLoad, step_time_one
 from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume
-from optimizer.fleets.fleet import Fleet, prefill_seqs
+from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import PoolState, pool_state
+from optimizer.fleets.purchase import prefill_seqs
 from optimizer.loads.instance import COLOCATED, PREFILL, Instance, make_instance
-from optimizer.search.bound import LATE_BY_STEPS, keeping_up, late_first_tokens
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated
 from optimizer.search.settings import make_settings
-from optimizer.verification.judge import judge
+from optimizer.search.work import LATE_BY_STEPS, keeping_up, late_first_tokens
+from optimizer.verification.simulated_plan import judge
 from search_spaces.engines import ENGINES, load_engine_overhead
 from search_spaces.enumeration import engine_config
 from search_spaces.problem import Constraints, SearchSpace

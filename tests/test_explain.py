@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
+from optimizer.loads.effort import Level
 from optimizer.recommend.explain import Explanation, explain_each
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Level
 from pdplan.cli import run
 from reports.answers.explanation import why_words
 from search_spaces.enumeration import RULES

@@ -13,20 +13,15 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import evaluate, still_holds
-from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, shared_out, with_names
+from optimizer.fleets.fleet import Fleet, FleetPool, shared_out
+from optimizer.fleets.purchase import fleet_cost, with_names
 from optimizer.loads.instance import ENDS, PREFILL, ROLES, Instance, at_quantile, at_volume, factor_at, step_intervals
 from optimizer.plans.plan import ContradictionError, Proof, Status, bound_for, proof_of_cost, proof_of_judged
 from optimizer.plans.records import ROUNDING
-from optimizer.search.bound import (
-    generating_work,
-    late_first_tokens,
-    late_tokens,
-    least_cost,
-    prefill_work,
-    sending_work,
-)
+from optimizer.search.bound import least_cost
 from optimizer.search.search import FleetSearch
 from optimizer.search.settings import EngineSettings
+from optimizer.search.work import generating_work, late_first_tokens, late_tokens, prefill_work, sending_work
 from tests.optimizer_cases import accelerator, instance_of, offer, problem, slo, space, workload
 from tests.toy import toy_config
 

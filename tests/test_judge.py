@@ -17,23 +17,14 @@ from hypothesis import strategies as st
 from costmodel.accelerator import POWER, mean_power
 from costmodel.engine import Role
 from costmodel.simulator.metrics import Overload, overload, run_span
-from optimizer.fleets.evaluate import boundary, evaluate
+from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet
+from optimizer.loads.bisection import boundary
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import Outcome
 from optimizer.verification.demand import closed_demand, diurnal_demands, planned_profile, simulated_trace
-from optimizer.verification.judge import (
-    LOADS,
-    Curve,
-    Judgement,
-    goodput,
-    judge,
-    judge_demands,
-    latency_curve,
-    pool_behind,
-    simulated_fleet,
-)
-from optimizer.verification.simulated_plan import fleet_use
+from optimizer.verification.judge import Judgement, judge_demands, pool_behind, simulated_fleet
+from optimizer.verification.simulated_plan import LOADS, Curve, fleet_use, goodput, judge, latency_curve
 from search_spaces.loader import load_problem, problem_of
 from tests.optimizer_cases import instance_of, judged_class, problem, slo, workload
 from tests.small_fleets import apart, pool

@@ -12,12 +12,12 @@ from benchmarks.reference.lone_steps import step_seconds
 from costmodel.accelerator import Origin
 from costmodel.engine import EngineOverhead, Role
 from costmodel.engine_arrays import engine_arrays
+from costmodel.queues.lanes import lockstep, lockstep_excess
 from costmodel.queues.steady_state import ClosedLoad, engine_times
-from costmodel.queues.waits import lockstep_excess
 from costmodel.simulator.steps import GridSteps, cost_steps
 from costmodel.step import StepLoad, step_time
-from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
-from optimizer.fleets.pool import lockstep
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.purchase import pool_config
 from optimizer.loads.instance import Instance
 from search_spaces.engines import load_serving_policy
 from tests.optimizer_cases import EVERY_ROLE, instance_of, model, offer, problem, slo, space, workload
@@ -140,5 +140,5 @@ def test_lockstep_by_hand() -> None:
     found = lockstep(step, np.array([2.0, 4.0]), np.array([2.0, 1.0]), lanes=2.0, busy=0.5)
     assert found.excess.tolist() == [2.0 * 0.5 * 0.5 * 2.0, 0.0]
     assert found.step == pytest.approx((1.5**2 + 3.0**2) / (1.5 + 3.0))
-    many = lockstep_excess(step[None], even[None], np.array([1.0]), np.array([8.0]))
-    assert many[0, 0] == pytest.approx(2.0 * (1.0 - 0.5**7))
+    many = lockstep_excess(step, even, 1.0, 8.0)
+    assert many[0] == pytest.approx(2.0 * (1.0 - 0.5**7))

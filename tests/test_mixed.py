@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume, holds_at, still_holds
-from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost, keeps_limits
+from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import pool_state
+from optimizer.fleets.purchase import can_hand_over, fleet_cost, keeps_limits
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, at_volume
 from optimizer.plans.records import ALIKE
-from optimizer.search.bound import keeping_up, sending_work
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest
 from optimizer.search.search import (
     FleetSearch,
@@ -29,6 +29,7 @@ from optimizer.search.search import (
     unmixed,
 )
 from optimizer.search.settings import make_settings
+from optimizer.search.work import keeping_up, sending_work
 from optimizer.verification.bench import make_bench
 from optimizer.verification.verify import Loop
 from search_spaces.problem import Constraints, Goal, Objective, Problem, Routing

@@ -15,7 +15,7 @@ from costmodel.errors import InputError
 from costmodel.metric import Metric
 from costmodel.workload import scale_rate
 from optimizer.plans.plan import Plan, Pool, Status
-from optimizer.search.bound import with_looser_slos
+from optimizer.recommend.changed_problem import with_looser_slos
 from search_spaces.problem import Constraints, Problem, Slo
 from tests import small_problems
 from tests.optimizer_cases import EVERY_ROLE, model, offer, problem, slo, space, workload

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from optimizer.loads.effort import Level
 from optimizer.plans.plan import Plan, Status
-from optimizer.recommend.explain import FEATURES, formula_price, without, worths
+from optimizer.recommend.explain import FEATURES, formula_price, without_feature, worths
 from optimizer.recommend.optimize import plan_below_floor
-from optimizer.recommend.search import Level
 from search_spaces.problem import Billing, Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, offer, slo
 from tests.report_cases import text_of
@@ -236,4 +236,4 @@ def test_the_price_is_that_of_the_search_and_batching_is_worth_most() -> None:
     assert found["batching"].with_usd_per_hour == pytest.approx(plan.cost_usd_per_hour, rel=0.05)
     price = found["batching"].without_usd_per_hour
     assert price is None or price > 2 * plan.cost_usd_per_hour
-    assert formula_price(without("disaggregation", asked)) == found["disaggregation"].without_usd_per_hour
+    assert formula_price(without_feature("disaggregation", asked)) == found["disaggregation"].without_usd_per_hour

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from costmodel.engine import Parallelism, Role
 from optimizer.fleets.fleet import even_mix
+from optimizer.loads.effort import Level
 from optimizer.recommend.optimize import optimize as optimize_at
-from optimizer.recommend.search import Level
 from optimizer.search.program import Builder, solve
 from search_spaces.enumeration import HAND_OVER_RULES, Shape, end_of, hand_over_refusals, pair_refusal
 from search_spaces.problem import Problem

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from optimizer.loads.effort import Level
 from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Level
 from search_spaces.problem import Constraints, Pools, Problem
 from tests.optimizer_cases import offer, problem, slo, workload
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from costmodel.units import DAY
-from optimizer.fleets.evaluate import evaluate, largest_load, replicas_at
+from optimizer.fleets.evaluate import evaluate, replicas_at
 from optimizer.fleets.fleet import Fleet
+from optimizer.loads.bisection import largest_load
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
 from optimizer.procurement.operation import (
@@ -21,12 +22,12 @@ from optimizer.procurement.operation import (
     Resilience,
     autoscale,
     engines_against_nodes,
+    fleet_left,
     longest_start_up,
     nodes_of,
     queue_share,
     rerouted,
     resilience,
-    without,
 )
 from reports.answers.operation import resilience_dict, resilience_document
 from reports.views import terminal_view
@@ -94,10 +95,10 @@ def test_engines_stand_on_the_first_node_with_room() -> None:
     assert [len(node) for node in nodes_of(instance, fleet)[0]] == [8, 2]
     mixed = nodes_of(instance, pools(5, 4))[0]
     assert [sorted(pool for pool, _ in node) for node in mixed] == [[0] * 5 + [1] * 3, [1]]
-    fewer = without(instance, fleet, [1])
+    fewer = fleet_left(instance, fleet, [1])
     assert fewer is not None
     assert fewer.pools[0].replicas == 1
-    assert without(instance, fleet, [0]) is None
+    assert fleet_left(instance, fleet, [0]) is None
 
 
 @given(st.integers(1, 60), st.integers(1, 8), st.integers(1, 4))

@@ -22,7 +22,7 @@ from optimizer.fleets.evaluate import FIRST_FORMULAS, LATER_FORMULAS, evaluate
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, parse_plan
-from optimizer.verification.judge import judge
+from optimizer.verification.simulated_plan import judge
 from search_spaces.loader import load_problem, problem_of
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
 from tests.running import Done, tiny

@@ -24,8 +24,8 @@ from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_per_token_per_gpu, weight_bytes_per_gpu
 from costmodel.simulator.steps import cost_steps
 from costmodel.step import StepLoad, step_time_one
+from optimizer.loads.effort import Level
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Level
 from reports.verdict import speculation_sentence
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import load_engine_memory, load_serving_policy

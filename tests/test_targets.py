@@ -10,9 +10,9 @@ import pytest
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from optimizer.loads.effort import Level
 from optimizer.plans.plan import Plan
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Level
 from pdplan.api import deployment_options
 from pdplan.cli import run
 from reports.deploy.deployment import default_options, fact

@@ -10,22 +10,12 @@ import pytest
 
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
+from optimizer.loads.effort import Wish
 from optimizer.plans.plan import Plan, parse_plan
 from optimizer.plans.records import Outcome
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench
-from optimizer.verification.tune import (
-    Looks,
-    Point,
-    Search,
-    ShortRun,
-    Tuned,
-    Value,
-    Values,
-    Wish,
-    front,
-    tuned,
-)
+from optimizer.verification.tune import Looks, Point, Search, ShortRun, Tuned, Value, Values, front, tuned
 from reports.answers.plan import front_section
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, problem, space, workload

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from costmodel.simulator.metrics import Overload
-from optimizer.fleets.fleet import Fleet, allowed, fewer_replicas, fleet_cost
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.purchase import allowed, fewer_replicas, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.verification.bench import Bench, Verdict, fleet_key, valid
 from optimizer.verification.judge import Judgement

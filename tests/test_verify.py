@@ -10,13 +10,14 @@ import pytest
 
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
+from optimizer.loads.effort import Level
 from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.optimize import optimize as optimize_at
-from optimizer.recommend.search import Level
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench, Verdict, fleet_key, make_bench, run_length
-from optimizer.verification.judge import MOST_JUDGED, judge
+from optimizer.verification.judge import MOST_JUDGED
+from optimizer.verification.simulated_plan import judge
 from search_spaces.problem import Constraints, Problem
 from tests.optimizer_cases import problem, slo, space, workload
 from tests.small_fleets import apart, replicas, small

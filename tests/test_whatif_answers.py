@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from optimizer.loads.effort import Level
 from optimizer.loads.instance import planned_instance
 from optimizer.plans.records import Sensitivity, engine_counts
-from optimizer.recommend.explain import with_limit
+from optimizer.recommend.changed_problem import with_limit
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Level
 from optimizer.whatif.answer import ScenarioEffort
 from optimizer.whatif.curves import frontier
 from optimizer.whatif.sensitivity import STEP_TIME, break_even, kind_of, relaxation, sensitivity, shadow_prices

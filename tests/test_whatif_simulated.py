@@ -11,11 +11,11 @@ from unittest.mock import Mock
 import pytest
 
 from optimizer.fleets.fleet import Fleet
+from optimizer.loads.effort import Level
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Status
 from optimizer.plans.records import CANDIDATES, JudgedFleet, engine_counts
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Level
 from optimizer.whatif import curves, solver
 from optimizer.whatif.answer import RESOLUTION, Answer, ScenarioAnswer, ScenarioEffort, nothing
 from optimizer.whatif.curves import frontier

@@ -175,6 +175,62 @@ class MixedEngine:
         return np.exp(-(self.steps - 1.0) * self.rate * self.quiet / burst) / burst
 
 
+def settled_batch(seqs: FloatArray, base: FloatArray, tokens: float) -> float:
+    """The least batch R = tokens x b(R), with b (batch sizes,) linear between batch sizes, and flat beyond them [1].
+
+    >>> settled_batch(np.array([1.0, 2.0, 4.0]), np.array([1.0, 1.0, 2.0]), 1.5)
+    1.5
+    >>> settled_batch(np.array([1.0, 2.0, 4.0]), np.array([1.0, 1.0, 2.0]), 1.9)
+    1.9
+    """
+    excess = seqs - tokens * base
+    enough = np.flatnonzero(excess >= 0.0)
+    if not enough.size or enough[0] == 0:
+        return float(tokens * base[-1 if not enough.size else 0])
+    at = int(enough[0])
+    fraction = -excess[at - 1] / (excess[at] - excess[at - 1])
+    return float(seqs[at - 1] + fraction * (seqs[at] - seqs[at - 1]))
+
+
+@dataclass(frozen=True, slots=True)
+class MixedSteps:
+    """Steps that carry prompts beside `running` requests, KV reads apart.
+
+    base: decode step [s], of which such a step carries the share `carried` [1] (`EngineTable`); turn, count (flows,):
+    mixed step [s] and how many of them a prompt needs; extra (flows,): time that a prompt adds to other steps [s];
+    full: step that prompts fill [s]; room: tokens of prompts in it.
+    """
+
+    base: float
+    carried: float
+    turn: FloatArray
+    count: FloatArray
+    extra: FloatArray
+    full: float
+    room: float
+
+    @property
+    def ridden(self) -> float:
+        """What such a step carries of the decode step [s]."""
+        return self.carried * self.base
+
+    @property
+    def most(self) -> float:
+        """What prompts add to one step of a decode at most: no end of them where they go first [s]."""
+        return max(self.full - self.base, 1e-12) if self.carried else np.inf
+
+    @property
+    def spans(self) -> FloatArray:
+        """Steps of a decode that a prompt makes longer, (flows,) [1]: one where all of it goes first."""
+        return 1.0 + self.carried * (self.count - 1.0)
+
+    def turns(self, reads: float, stages: float) -> tuple[FloatArray, FloatArray]:
+        """Latency and service time of prompts in such steps (flows,) [s]; reads: of KV in each [s]."""
+        turn = self.turn + reads
+        service = self.count * turn / stages
+        return service + turn * (1.0 - 1.0 / stages), service
+
+
 def work_dispersion(engine: MixedEngine) -> float:
     """Variance of the work that comes to one engine in many steps, over that of a Poisson stream [1].
 

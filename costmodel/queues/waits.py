@@ -225,39 +225,6 @@ def gamma_exceeds(x: ArrayLike, mean: ArrayLike, spread: ArrayLike) -> FloatArra
     return np.where(np.asarray(x) <= 0.0, 1.0, normal_exceeds((root - 1.0 + ninth) / np.sqrt(ninth)))
 
 
-def lanes_held_up(lanes: FloatArray | float, rho: FloatArray | float, chunks: FloatArray | float) -> FloatArray:
-    """How many of an engine's lanes a prompt chunk slows, on average [1].
-
-    Pipeline stages and data-parallel ranks advance together, so one lane's chunk holds up all k of them, unless
-    others carry chunks at the same time: at utilisation rho, (1 - (1 - rho)^k) / rho lanes per chunk; but a prompt of
-    c chunks goes through its own lane, which bounds that by 1 + (k - 1)(1 - rho) / c.
-    """
-    together = -np.expm1(lanes * np.log1p(-np.minimum(rho, 0.999999))) / np.maximum(rho, 1e-12)
-    return np.asarray(np.minimum(together, 1.0 + (lanes - 1.0) * (1.0 - rho) / np.maximum(chunks, 1.0)))
-
-
-def lockstep_excess(step: FloatArray, weight: FloatArray, rho: FloatArray, lanes: FloatArray) -> FloatArray:
-    """Time that a lane's step waits for those of the other lanes, which end together with it [s], (columns, flows).
-
-    Each of the k - 1 others carries, with chance rho, a step drawn from the same distribution F: E[(M - s)+] where
-    M is the longest of them, P(M <= x) = (1 - rho (1 - F(x)))^(k-1).
-    step (columns, flows): of a lane by itself [s]; weight (columns, flows): how often it is such a step;
-    rho, lanes k (columns,).
-
-    >>> lockstep_excess(np.array([[1.0, 3.0]]), np.array([[0.5, 0.5]]), np.array([0.5]), np.array([2.0])).tolist()
-    [[0.5, 0.0]]
-    """
-    busy, other_lanes = rho[:, None], lanes[:, None] - 1.0
-    order = np.argsort(step, axis=1, kind="stable")
-    sorted_step = np.take_along_axis(step, order, axis=1)
-    below = np.cumsum(np.take_along_axis(np.broadcast_to(weight, step.shape), order, axis=1), axis=1)
-    beyond = 1.0 - (1.0 - busy * (1.0 - np.minimum(below, 1.0))) ** other_lanes
-    excess = np.cumsum((beyond * np.diff(sorted_step, axis=1, append=sorted_step[:, -1:]))[:, ::-1], axis=1)[:, ::-1]
-    result = np.empty_like(step)
-    np.put_along_axis(result, order, np.maximum(excess, 0.0), axis=1)
-    return result
-
-
 LIVES = 10.0
 """The grid of waits reaches so many times the mean wait for a slot: exp(-10) = 5e-5 is left out."""
 

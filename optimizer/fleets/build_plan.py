@@ -45,7 +45,6 @@ from optimizer.plans.plan import (
 )
 from optimizer.plans.records import ALIKE, OPTIMAL_GAP, ClassLatencies, EnginePool, ErrorBars, PrefixCache, Quantiles
 from search_spaces.catalog import entry_dict, price_dict
-from search_spaces.fleet_file import StatedPool
 from search_spaces.loader import problem_of, whole_echo
 from search_spaces.models import model_entry
 from search_spaces.problem import Goal, Problem
@@ -60,19 +59,9 @@ from .error_bars import (
     step_errors,
 )
 from .evaluate import Evaluation, PoolHeadroom, evaluate, goodput_volume, pool_headroom, utilization
-from .fleet import (
-    Fleet,
-    FleetPool,
-    fleet_cost,
-    fleet_gpus,
-    gpu_limits,
-    hand_over_mix,
-    offer_costs,
-    paid_gpus,
-    pool_config,
-    pool_gpus,
-)
+from .fleet import Fleet, FleetPool
 from .pool import PoolState, prefix_keeps
+from .purchase import fleet_cost, fleet_gpus, gpu_limits, hand_over_mix, offer_costs, paid_gpus, pool_config, pool_gpus
 
 PACKAGES = ("numpy", "ortools", "optuna", "pydantic", "jinja2", "click")
 
@@ -601,9 +590,7 @@ def _pool(plan: Plan, instance: Instance, pool: Pool) -> FleetPool:
     )
 
 
-def pool_of_record(
-    instance: Instance, pool: EnginePool | StatedPool, name: str, replicas: int, route: FloatArray
-) -> FleetPool:
+def pool_of_record(instance: Instance, pool: EnginePool, name: str, replicas: int, route: FloatArray) -> FleetPool:
     """The pool as the search sees it, without spares; route (flows,): share of each flow that it serves [1].
 
     Raises InputError for settings that the instance does not have.
@@ -624,7 +611,7 @@ def pool_of_record(
     )
 
 
-def _shape(instance: Instance, pool: EnginePool | StatedPool, name: str) -> int:
+def _shape(instance: Instance, pool: EnginePool, name: str) -> int:
     split = Parallelism(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
     for number, shape in enumerate(instance.tables.shapes):
         same_accelerator = instance.problem.offers[shape.offer].accelerator.name == pool.accelerator

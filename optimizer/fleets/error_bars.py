@@ -16,7 +16,7 @@ from costmodel.prefix_cache import CacheTier
 from costmodel.units import GIGA
 from costmodel.words import dollars, join_words, percentage
 from optimizer.loads.instance import ENDS, LINK_UTILIZATION, Instance, at_quantile, shape_configs, step_intervals
-from optimizer.plans.records import AccuracyRecord, ClassLatencies, ErrorBars, Range, StepError
+from optimizer.plans.records import QUANTILES, AccuracyRecord, ClassLatencies, ErrorBars, Range, StepError
 from search_spaces.catalog import normalized_name
 from search_spaces.engines import load_engine_memory
 from search_spaces.huggingface import UNKNOWN_TYPE
@@ -24,8 +24,9 @@ from search_spaces.problem import Balancing, Billing, Problem, undeployed
 from search_spaces.quotes import is_quotes_file
 from search_spaces.serving_error import is_seen, shipped_errors
 
-from .evaluate import QUANTILES, evaluate
-from .fleet import Fleet, pool_config
+from .evaluate import evaluate
+from .fleet import Fleet
+from .purchase import pool_config
 
 MODES: Final[dict[Literal["colocated", "disaggregated"], frozenset[Role]]] = {
     "colocated": frozenset({Role.COLOCATED}),

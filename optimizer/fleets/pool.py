@@ -22,9 +22,26 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.engine import Role
 from costmodel.prefix_cache import Cached, CacheTier, Reuse, TierReads, cached, fixed, tier_reads, uniform_reuse
-from costmodel.queues.decode import DecodeTime, MixedEngine, Seats, Steps, ceiling, decode_time
+from costmodel.queues.decode import (
+    DecodeTime,
+    MixedEngine,
+    MixedSteps,
+    Seats,
+    Steps,
+    ceiling,
+    decode_time,
+    settled_batch,
+)
+from costmodel.queues.lanes import (
+    Lockstep,
+    any_busy,
+    beside_prompts,
+    busy_beside,
+    lanes_held_up,
+    lockstep,
+)
 from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_wait
-from costmodel.queues.waits import lanes_held_up, lockstep_excess, normal_exceeds
+from costmodel.queues.waits import normal_exceeds
 from optimizer.loads.flows import Flows
 from optimizer.loads.instance import EngineTable, Instance, prompt_latency
 from optimizer.plans.records import ALIKE, NOTABLE, QUICK_CANDIDATES
@@ -358,11 +375,6 @@ def _overloaded(rate: FloatArray) -> PoolState:
     return PoolState(rate, endless_wait(np.inf), endless, steps, np.inf, 1.0, np.inf, stable=False)
 
 
-def _any_busy(busy: float, lanes: float) -> float:
-    """Chance that an engine has a step under way, each lane of which is busy for so much of the time [1]."""
-    return float(1.0 - (1.0 - min(busy, 1.0)) ** lanes)
-
-
 def _prefill_state(engines: _Engines) -> PoolState:
     tables, flows, pool, rate = engines.tables, engines.flows, engines.pool, engines.rate
     stages, budget, at = engines.stages, engines.budget, (pool.shape, pool.chunk)
@@ -384,52 +396,8 @@ def _prefill_state(engines: _Engines) -> PoolState:
             stages=stages,
         )
     )
-    under_way = _any_busy(wait.utilization, engines.ranks) if engines.ranks > 1.0 else 0.0
+    under_way = any_busy(wait.utilization, engines.ranks) if engines.ranks > 1.0 else 0.0
     return PoolState(rate, wait, latency, None, wait.utilization, 0.0, 0.0, wait.load < 1.0, lanes.step, under_way)
-
-
-@dataclass(frozen=True, slots=True)
-class Lockstep:
-    """What the other lanes of an engine cost a prompt; 0 with one lane.
-
-    excess (flows,): what waiting for the longest prompt beside it adds [s]; step: mean length of the step that a prompt
-    meets [s].
-    """
-
-    excess: FloatArray
-    step: float
-
-
-def lockstep(step: FloatArray, count: FloatArray, rate: FloatArray, *, lanes: float, busy: float) -> Lockstep:
-    """Prompts of `count` steps each of length `step` [s], both (flows,), on an engine of several lanes.
-
-    rate (flows,): how often a prompt is of each flow; busy: share of time in which each lane has a prompt. A step is
-    met in proportion to its length: E[s^2] / E[s].
-    """
-    weight = rate * count / (count @ rate)
-    longer = lockstep_excess(step[None], weight[None], np.array([busy]), np.array([lanes]))[0]
-    whole = step + longer
-    return Lockstep(count * longer, float((weight * whole**2).sum() / (weight * whole).sum()))
-
-
-def beside_prompts(alone: FloatArray, full: FloatArray, busy: float) -> FloatArray:
-    """Time with one prompt on an engine, and with one on each of its lanes, between the two [s].
-
-    busy: the share of time in which a lane has a prompt [1]; without lanes both are the same.
-    """
-    return np.asarray(full - (1.0 - busy) * (full - alone))
-
-
-def busy_beside(busy: float, arrival_scv: float, lanes: float) -> float:
-    """Share of a pool's `lanes` that an arrival finds, or has soon beside it, with prompts: those of its burst too [1].
-
-    Of a stream of squared coefficient of variation ca2, an arrival has (ca2 - 1) / 2 more before it than a Poisson one
-    and as many behind it (the renewal function of the gaps).
-
-    >>> busy_beside(0.25, 3.0, 8.0), busy_beside(0.9, 3.0, 8.0)
-    (0.5, 1.0)
-    """
-    return min(busy + max(arrival_scv - 1.0, 0.0) / lanes, 1.0)
 
 
 def _prompts_on_lanes(engines: _Engines) -> tuple[FloatArray, Lockstep]:
@@ -460,7 +428,7 @@ def _decode_state(engines: _Engines) -> PoolState:
     read_share, total = float(work @ engines.slope), float(work.sum())
     if read_share >= 1.0:
         return _overloaded(rate)
-    running = _settled_batch(tables.seqs, tables.decode_base[engines.pool.shape], total / (1.0 - read_share))
+    running = settled_batch(tables.seqs, tables.decode_base[engines.pool.shape], total / (1.0 - read_share))
     base = engines.base(running)
     step = base / (1.0 - read_share)
     own, jitter = _company_of_requests(engines, running, base)
@@ -472,23 +440,6 @@ def _decode_state(engines: _Engines) -> PoolState:
     full, stable = min(over + float(normal_exceeds(room)), 1.0), running <= engines.seats and memory < 1.0
     back = running / max(engines.all_per_engine, 1e-300) * step / engines.base(0.0)
     return PoolState(rate, None, nothing, steps, running, full, memory, stable, relaxation=back)
-
-
-def _settled_batch(seqs: FloatArray, base: FloatArray, tokens: float) -> float:
-    """The least batch R = tokens x b(R), with b (batch sizes,) linear between batch sizes, and flat beyond them [1].
-
-    >>> _settled_batch(np.array([1.0, 2.0, 4.0]), np.array([1.0, 1.0, 2.0]), 1.5)
-    1.5
-    >>> _settled_batch(np.array([1.0, 2.0, 4.0]), np.array([1.0, 1.0, 2.0]), 1.9)
-    1.9
-    """
-    excess = seqs - tokens * base
-    enough = np.flatnonzero(excess >= 0.0)
-    if not enough.size or enough[0] == 0:
-        return float(tokens * base[-1 if not enough.size else 0])
-    at = int(enough[0])
-    fraction = -excess[at - 1] / (excess[at] - excess[at - 1])
-    return float(seqs[at - 1] + fraction * (seqs[at] - seqs[at - 1]))
 
 
 def _company_of_requests(engines: _Engines, running: float, base: float) -> tuple[FloatArray, float]:
@@ -512,45 +463,6 @@ def _company_of_requests(engines: _Engines, running: float, base: float) -> tupl
     return own - np.minimum(saved_alone, own) * np.exp(-running), float(np.sqrt(variance))
 
 
-@dataclass(frozen=True, slots=True)
-class _Mixed:
-    """Steps that carry prompts beside `running` requests, KV reads apart.
-
-    base: decode step [s], of which such a step carries the share `carried` [1] (`EngineTable`); turn, count (flows,):
-    mixed step [s] and how many of them a prompt needs; extra (flows,): time that a prompt adds to other steps [s];
-    full: step that prompts fill [s]; room: tokens of prompts in it.
-    """
-
-    base: float
-    carried: float
-    turn: FloatArray
-    count: FloatArray
-    extra: FloatArray
-    full: float
-    room: float
-
-    @property
-    def ridden(self) -> float:
-        """What such a step carries of the decode step [s]."""
-        return self.carried * self.base
-
-    @property
-    def most(self) -> float:
-        """What prompts add to one step of a decode at most: no end of them where they go first [s]."""
-        return max(self.full - self.base, 1e-12) if self.carried else np.inf
-
-    @property
-    def spans(self) -> FloatArray:
-        """Steps of a decode that a prompt makes longer, (flows,) [1]: one where all of it goes first."""
-        return 1.0 + self.carried * (self.count - 1.0)
-
-    def turns(self, reads: float, stages: float) -> tuple[FloatArray, FloatArray]:
-        """Latency and service time of prompts in such steps (flows,) [s]; reads: of KV in each [s]."""
-        turn = self.turn + reads
-        service = self.count * turn / stages
-        return service + turn * (1.0 - 1.0 / stages), service
-
-
 @dataclass(frozen=True)
 class _Mean:
     """The mean colocated engine, whatever the batch limit (of `engines`, it says nothing).
@@ -560,7 +472,7 @@ class _Mean:
     """
 
     engines: _Engines
-    mixed: _Mixed
+    mixed: MixedSteps
     running: float
     busy: float
     attention: float
@@ -607,7 +519,7 @@ class _Mean:
         mixed = _mixed(engines, self.running, self.attention, busy)
         step = (mixed.turn + self.reads) / stages
         lanes = lockstep(step, mixed.count, engines.per_engine, lanes=ranks, busy=busy)
-        return wait, mixed.turns(self.reads, stages)[0] + lanes.excess, (lanes.step, _any_busy(busy, ranks))
+        return wait, mixed.turns(self.reads, stages)[0] + lanes.excess, (lanes.step, any_busy(busy, ranks))
 
     @cached_property
     def mixed_engine(self) -> MixedEngine:
@@ -670,7 +582,7 @@ def _mean_engine(engines: _Engines) -> _Mean | None:
     return _Mean(engines, mixed, running, busy, attention, step)
 
 
-def _mixed(engines: _Engines, running: float, attention: float, busy: float) -> _Mixed:
+def _mixed(engines: _Engines, running: float, attention: float, busy: float) -> MixedSteps:
     """Mixed steps read off the tables between the batch sizes next to those that run.
 
     running: requests of an engine [1]; attention: KV reads of its batch [s]; busy: share of the time in which a lane
@@ -701,7 +613,7 @@ def _mixed(engines: _Engines, running: float, attention: float, busy: float) -> 
     full = max(float(read(tables.full_base[at])), float(turn.max()))
     decode_step = (1.0 - carried_share) * (base + attention) if engines.stages > 1.0 else 0.0
     hold_up = (pace - 1.0) * np.maximum(work - count * decode_step, 0.0)
-    return _Mixed(base, carried_share, turn, count, (work + hold_up) / lanes, full, room)
+    return MixedSteps(base, carried_share, turn, count, (work + hold_up) / lanes, full, room)
 
 
 def _mixed_engine(engines: _Engines, mean: _Mean, busy: float, all_busy: float) -> MixedEngine:
@@ -723,7 +635,7 @@ def _mixed_engine(engines: _Engines, mean: _Mean, busy: float, all_busy: float) 
         steps=np.maximum(flows.osl - 1.0, 1.0),
         quiet=mean.quiet,
         slope=mean.attention / batch + engines.base(batch + 1.0) - engines.base(batch),
-        busy=_any_busy(busy, engines.ranks),
+        busy=any_busy(busy, engines.ranks),
         sent=min(all_busy / max(busy, 1e-12), 1.0),
         mixed_steps=spans,
         carried=mixed.carried,

@@ -13,6 +13,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.metric import Metric
 from costmodel.prefix_cache import Reuse
+from costmodel.workload import Trace
 from search_spaces.problem import Problem, whole_limit
 
 
@@ -157,6 +158,15 @@ def make_flows(problem: Problem) -> Flows:
 
 BY_FLOW = ("slo", "isl", "osl", "share", "rate", "new_tokens", "past_tokens")
 """Arrays of a value for each flow, but those that only flows with a history have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Requests of one run; flow (requests,): index of each request's flow; gap_edges: as `simulate` takes them [s]."""
+
+    trace: Trace
+    flow: IntArray
+    gap_edges: tuple[float, ...] = ()
 
 
 def _with_misses(flows: Flows) -> Flows:

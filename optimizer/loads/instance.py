@@ -1,4 +1,4 @@
-"""An instance of the search: the problem, its flows and the engine table, computed once; and the time for a search.
+"""An instance of the search: the problem, its flows and the engine table, computed once.
 
 The table has times and bytes of every feasible engine shape for every flow, from the cost model, as arrays.
 
@@ -21,9 +21,7 @@ the quantile p at high^(z_p / z_95) above the median and at low^(z_p / z_05) bel
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -56,65 +54,9 @@ ROLES = (Role.PREFILL, Role.DECODE, Role.COLOCATED)
 PREFILL, DECODE, COLOCATED = range(3)
 """Places of the roles in ROLES."""
 
-Late = Callable[[], bool]
-"""Whether the time that a user gave is up: loops that could take long ask, and end with what they have."""
 
 ENDS = (0.05, 0.95)
 """Quantiles at the ends of a 90 % interval."""
-
-LEAST_TIME = 0.05
-"""Time that a search gets at least, however late it begins [s]."""
-
-
-Progress = Callable[[str, float], None]
-"""Told that a stage begins, and the share of the work that is done [1]."""
-
-
-def never() -> bool:
-    """Where nobody waits, there is always time."""
-    return False
-
-
-def silent(label: str, fraction: float = 0.0) -> None:
-    """Progress that nobody follows, as of a search within a stage."""
-
-
-@dataclass(slots=True)
-class Brake:
-    """What ends a search: the time that a user gave, the only clock by which it may, or whoever has no more time.
-
-    until: reading of `time.perf_counter` when the time is up [s]; infinite, nothing depends on the clock. whole: the
-    brake of which this is a part; passed: whether any search was told that the time was up. armed: there is a plan
-    worth having, so that the brake ends the search once it is pulled.
-    """
-
-    until: float = math.inf
-    whole: Brake | None = None
-    passed: bool = False
-    armed: bool = False
-    pulled: bool = False
-
-    def stopped(self) -> bool:
-        """Whether to come to an end."""
-        return self.late() or (self.armed and self.pulled)
-
-    def late(self) -> bool:
-        """Whether the time is up; whoever asks may stop because of it, so the answer has to say so."""
-        if time.perf_counter() < self.until:
-            return False
-        self.passed = True
-        if self.whole is not None:
-            self.whole.passed = True
-        return True
-
-    def part(self, share: float) -> Brake:
-        """The brake of the first part of what is to be done, which may take that share of the time left."""
-        now = time.perf_counter()
-        return Brake(now + share * (self.until - now), self)
-
-    def left(self) -> float:
-        """Time that is left for one search, a little even when it is late [s]; infinite without an end."""
-        return max(self.until - time.perf_counter(), LEAST_TIME)
 
 
 # --- what engines take for flows --------------------------------------------------------------------------------------
@@ -129,7 +71,7 @@ TOKEN_STEPS = ("decode_base", "attention_slope", "mixed_alone", "mixed_base", "f
 """Times of steps of engines that generate, decode and colocated ones alike."""
 
 
-BY_FLOW = (
+TABLES_BY_FLOW = (
     "prefill_alone",
     "prefill_time",
     "prefill_shared",

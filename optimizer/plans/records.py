@@ -138,6 +138,9 @@ class Quantiles:
         return cls(*np.nan_to_num(values, nan=0.0, posinf=np.inf).tolist())
 
 
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
+
+
 class EnginePool(Record):
     """Replicas of one engine in one role; a setting is null in a fleet of a plan/1 file, which did not state it."""
 
@@ -212,7 +215,7 @@ class StepError(Record):
 class ErrorBars(Record):
     """One SLO class with all steps at the quick and at the slow end of their 90 % interval."""
 
-    quantile: Share = 0.9
+    quantile: Share = QUANTILES[1]
     """Of the requests' latencies: the first one that the goal of the class asks for [1]."""
     ttft_s: Range = Field(validation_alias=AliasChoices("ttft_s", "ttft_p90_s"))
     tpot_s: Range = Field(validation_alias=AliasChoices("tpot_s", "tpot_p90_s"))

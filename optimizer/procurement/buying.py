@@ -5,43 +5,26 @@ owned, reserved and bought GPUs serve first, by their running cost; what they la
 on demand, in whole GPUs and whole fleets. The gap lies between the two. The bound knows no fleets but those of the
 levels. Fleets that a choice counts on are simulated at the rate that they are bought for, and the choice is made again
 without those that miss.
-
-Which fleets serve which rate of a forecast: searched for at each level, alone or side by side.
-
-A fleet serves every lower rate too, and what neither the rate nor a price changes is worked out once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.errors import InfeasibleError
 from costmodel.units import HOURS_PER_DAY, KILO
-from optimizer.fleets.build_plan import engine_pools
-from optimizer.fleets.fleet import Fleet, classes_apart, fleet_gpus, paid_gpus
-from optimizer.fleets.fleet import within_limits as gpus_within_limits
-from optimizer.loads.instance import Instance, Progress, as_planned, at_volume, make_instance, silent
-from optimizer.plans.records import CANDIDATES, MOST_LOOKS, OPTIMAL_GAP, QUICK_CANDIDATES, ROUNDING, EnginePool
-from optimizer.search.bound import check_floors, check_shapes
-from optimizer.search.mixtures import of_class, or_mixed
+from optimizer.loads.effort import Progress, silent
+from optimizer.plans.records import CANDIDATES, MOST_LOOKS, OPTIMAL_GAP
 from optimizer.search.program import Builder, Program, solve
 from optimizer.search.search import (
-    Engines,
-    FleetSearch,
-    cheapest_held,
-    engines_of,
-    is_refuted,
-    priced,
     smallest_batches,
-    without_prices,
 )
-from optimizer.search.settings import make_settings
-from optimizer.verification.bench import fleet_key, look
+from optimizer.verification.bench import look
+from search_spaces.bounds import PRICE
 from search_spaces.contracts import (
     HOURS_PER_MONTH,
     ContractedGpus,
@@ -55,6 +38,8 @@ from search_spaces.contracts import (
     value_lost,
 )
 from search_spaces.problem import Problem
+
+from .levels import Levels, Option, SizedFleet, level_rates, search_levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +173,8 @@ def _prices(problem: Problem, terms: Terms) -> list[list[float]]:
     """Price sets to search with [$/h]: on demand, and each offer at its cheapest contract held all the time."""
     ways = [[item for item in terms.contracts if item.offer == offer] for offer in range(len(problem.offers))]
     rent = [next(item.running for item in way if item.tier is Tier.ON_DEMAND) for way in ways]
-    # next to free, not free: prices are divided by each other [$/h]
-    least = [max(min(hourly_price(item, terms.forecast.months) for item in way), 1e-4) for way in ways]
+    # never free: prices are divided by each other [$/h]
+    least = [max(min(hourly_price(item, terms.forecast.months) for item in way), PRICE.low) for way in ways]
     return [rent] if np.allclose(np.array(least) / least[0], np.array(rent) / rent[0]) else [rent, least]
 
 
@@ -457,230 +442,3 @@ class Dispatcher:
             paid[own] = np.clip(used - (np.cumsum(held_gpus) - held_gpus), 0, held_gpus)
             self._uses[key] = float(total[used]), paid
         return self._uses[key]
-
-
-# --- which fleets serve which rate -----------------------------------------------------------------------------------
-
-MOST_OPTIONS = 100
-"""Fleets of one level that are kept, of QUICK_CANDIDATES times as many of the cheapest."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SizedFleet:
-    """A fleet of one or two pools, and the instance at the rate that it is sized for; group: which requests it serves.
-
-    All requests are group 0, or each SLO class is a group where no pool may serve two.
-    """
-
-    group: int
-    instance: Instance
-    fleet: Fleet
-
-    @property
-    def rate(self) -> float:
-        """Arrivals that it is sized for [1/s]."""
-        return float(self.instance.flows.rate.sum())
-
-    @property
-    def gpus(self) -> str:
-        """Its GPUs in words, such as "4 H100 + 2 H200"."""
-        offers, count = self.instance.problem.offers, fleet_gpus(self.instance, self.fleet).tolist()
-        return " + ".join(f"{n} {offer.accelerator.name}" for offer, n in zip(offers, count, strict=True) if n)
-
-    @property
-    def pools(self) -> tuple[EnginePool, ...]:
-        """Its pools, as every record of a fleet states them."""
-        return tuple(engine_pools(self.instance, self.fleet))
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """What tells it from every other."""
-        return self.group, self.rate, fleet_key(self.fleet)
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One way to serve a level of the rate: GPUs of each offer that are paid for, and the fleets side by side."""
-
-    gpus: tuple[int, ...]
-    fleets: tuple[SizedFleet, ...] = ()
-
-    @property
-    def pools(self) -> tuple[EnginePool, ...]:
-        """The pools of all its fleets."""
-        return tuple(pool for sized_fleet in self.fleets for pool in sized_fleet.pools)
-
-
-@dataclass(frozen=True, slots=True)
-class Levels:
-    """Rates, ascending [1/s], and for each the ways to serve it; those of higher rates serve lower ones too."""
-
-    rates: FloatArray
-    options: tuple[tuple[Option, ...], ...]
-
-    @property
-    def most(self) -> IntArray:
-        """GPUs of each offer that any option of a level takes, (levels, offers)."""
-        return np.array([np.max([option.gpus for option in options], axis=0) for options in self.options])
-
-    def level_of(self, rates: FloatArray) -> IntArray:
-        """Number of the lowest level that serves each rate."""
-        return np.searchsorted(self.rates * (1.0 + ROUNDING), rates).astype(np.int64)
-
-    def excess(self, rates: FloatArray, weight: FloatArray) -> float:
-        """By how much the levels that serve these rates are above them, Σ w u(r) / Σ w r − 1 [1]."""
-        return float(self.rates[self.level_of(rates)] @ weight / (rates @ weight)) - 1.0
-
-
-MOST_RATES = 1000
-"""Rates among which levels are chosen; of more, neighbors count as the highest of them."""
-
-
-def level_rates(rates: FloatArray, count: int, weight: FloatArray | None = None) -> FloatArray:
-    """At most `count` of the given rates, such that the next higher of them exceed the rates least [1/s].
-
-    Levels u_1 < … < u_k minimize Σ_r w_r (u(r) − r), u(r) the lowest level that serves r, w its weight (None: 1).
-    Dynamic programming over the sorted rates: C_m(j) = min_i<j C_m−1(i) + u_j × weight from i to j is the least sum of
-    levels over the rates up to u_j with m levels.
-
-    >>> level_rates(np.array([1.0, 3.0, 3.0]), 4).tolist(), level_rates(np.array([1.0, 3.9, 4.0, 9.0]), 3).tolist()
-    ([1.0, 3.0], [1.0, 4.0, 9.0])
-    """
-    distinct = np.unique(rates[rates > 0.0])
-    level = distinct[:: -max(1, -(-distinct.size // MOST_RATES))][::-1] if distinct.size > count else distinct
-    if level.size <= count:
-        return level
-    until = np.cumsum(np.bincount(np.searchsorted(level, rates), weight, level.size))
-    cost, between = level * until, np.tril(until[:, None] - until, -1)
-    below: list[IntArray] = []
-    for _ in range(count - 1):
-        total = np.where(between > 0.0, cost + level[:, None] * between, np.inf)
-        below.append(total.argmin(axis=1))
-        cost = total.min(axis=1)
-    chosen = [level.size - 1]
-    for lower in reversed(below):
-        chosen.append(int(lower[chosen[-1]]))
-    return level[chosen[::-1]]
-
-
-def make_levels(
-    rates: FloatArray,
-    fleets: Sequence[Sequence[Option]],
-    prices: Sequence[Sequence[float]] | None = None,
-    fits: Callable[[Option], bool] = lambda _option: True,
-) -> Levels:
-    """Levels from the fleets found at each rate.
-
-    A fleet serves every lower rate too, and two fleets side by side serve the sum of their rates, for each gets a
-    random part of the arrivals. One that needs as much of every type as another one is left out, and of very many the
-    dearest. prices: sets of $/h of one GPU of each type by which they are ranked; None: all alike. fits: whether two
-    fleets side by side are within the limits on a fleet.
-    """
-    usable = [
-        _best([option for options in fleets[level:] for option in options], prices) for level in range(rates.size)
-    ]
-    for level in range(rates.size):
-        pairs = (
-            side_by_side(pair)
-            for low in range(level)
-            for pair in product(
-                usable[low], usable[int(np.searchsorted(rates, (rates[level] - rates[low]) * (1.0 - ROUNDING)))]
-            )
-        )
-        usable[level] = _best([*usable[level], *filter(fits, pairs)], prices)
-    return Levels(rates, tuple(usable))
-
-
-def side_by_side(options: Sequence[Option]) -> Option:
-    """Several options as one."""
-    gpus = (sum(counts) for counts in zip(*(option.gpus for option in options), strict=True))
-    return Option(tuple(gpus), tuple(sized_fleet for option in options for sized_fleet in option.fleets))
-
-
-def _best(options: Sequence[Option], prices: Sequence[Sequence[float]] | None) -> tuple[Option, ...]:
-    """Options that no other one beats in every type, the cheapest at some set of prices first, not too many."""
-    first = {option.gpus: option for option in reversed(options)}
-    if not first:
-        return ()
-    gpus = np.array(list(first), dtype=np.float64)
-    cost = gpus @ np.atleast_2d(np.ones(gpus.shape[1]) if prices is None else np.array(prices)).T
-    dearness = (cost / np.maximum(cost.min(axis=0), 1e-12)).min(axis=1)
-    order = np.lexsort((*gpus.T, dearness))[: QUICK_CANDIDATES * MOST_OPTIONS]
-    gpu_rows = gpus[order]
-    beaten = (gpu_rows[:, None, :] >= gpu_rows[None, :, :]).all(axis=2).sum(axis=1) > 1
-    return tuple(first[tuple(row)] for row in gpu_rows[~beaten][:MOST_OPTIONS].astype(int).tolist())
-
-
-def within_limits(problem: Problem, option: Option) -> bool:
-    """Whether an option is within every limit of the problem; its pools are counted as they are, none merged."""
-    pools_fit = problem.constraints.fits(pool.role for sized_fleet in option.fleets for pool in sized_fleet.fleet.pools)
-    return pools_fit and bool(gpus_within_limits(problem, np.array(option.gpus)))
-
-
-def search_levels(
-    problem: Problem,
-    rates: FloatArray,
-    prices: Sequence[Sequence[float]],
-    progress: Progress = silent,
-    misses: Sequence[SizedFleet] = (),
-) -> Levels:
-    """Search for the cheapest fleet at each rate, by formula: of all types together, and of one or two pools of each.
-
-    Of so many for each SLO class where no pool may serve two. rates: ascending [1/s]; prices: sets of $/h of one GPU
-    of each offer; the cheapest fleet at each set is found. misses: fleets that did not hold when simulated; neither do
-    they at higher rates. Raises InputError where no engine can exist, or keep the SLOs even when idle.
-    """
-    markets = [market for usd in prices for market in _markets(problem, usd)]
-    groups = [(instance, make_settings(instance)) for instance in _groups(problem)]
-    fleets: list[list[Option]] = []
-    for number, rate in enumerate(rates.tolist()):
-        progress(f"fleets for {rate:.3g} req/s", 0.5 * number / rates.size)
-        apart = []
-        for group, (instance, settings) in enumerate(groups):
-            search = FleetSearch.of(at_volume(instance, rate), settings)
-            out = [
-                engines_of(miss.instance, miss.fleet)
-                for miss in misses
-                if miss.group == group
-                and miss.rate <= rate * miss.instance.problem.workload.request_rate * (1.0 + ROUNDING)
-            ]
-            cheapest = (_cheapest(group, search, market, out) for market in markets)
-            apart.append({option.gpus: option for option in cheapest if option is not None}.values())
-        together = [side_by_side(options) for options in product(*apart)]
-        gpus = [paid_gpus(problem, np.array(option.gpus)).astype(int).tolist() for option in together]
-        paid = (replace(option, gpus=tuple(row)) for option, row in zip(together, gpus, strict=True))
-        fleets.append([option for option in paid if within_limits(problem, option)])
-    return make_levels(rates, fleets, prices, lambda option: within_limits(problem, option))
-
-
-def _markets(problem: Problem, prices: Sequence[float]) -> list[Problem]:
-    """The problem with all offers at some prices, then with each alone."""
-    priced_offers = zip(problem.offers, prices, strict=True)
-    offers = [replace(offer, usd_per_hour=usd, tier_usd_per_hour=0.0) for offer, usd in priced_offers]
-    alone = [[offer if offer is own else replace(offer, inventory=0) for offer in offers] for own in offers]
-    return [replace(problem, offers=tuple(stock)) for stock in (offers, *(alone if len(offers) > 1 else ()))]
-
-
-def _groups(problem: Problem) -> list[Instance]:
-    """The instance of each group of requests at 1 request/s in all."""
-    free = without_prices(replace(problem, workload=replace(problem.workload, request_rate=1.0)))
-    whole = make_instance(free)
-    check_shapes(free, whole.enumeration)
-    check_floors(whole)
-    classes = range(len(problem.slos)) if classes_apart(problem) else ()
-    groups = [of_class(whole, k, Fleet(()), later=0) for k in classes] or [whole]
-    return [as_planned(group) for group in groups]
-
-
-def _cheapest(group: int, search: FleetSearch, market: Problem, known_misses: Sequence[Engines]) -> Option | None:
-    """The cheapest fleet of a group on a market; of one that has all types a mixture too, unless that was refuted."""
-    cheapest = cheapest_held(search.without(known_misses), market)
-    if cheapest is None:
-        return None
-    fleet = search.fleet(cheapest[0])
-    if all(offer.inventory != 0 for offer in market.offers):
-        mixture = or_mixed(replace(search, instance=priced(search.instance, market)), fleet)
-        missed = is_refuted(engines_of(search.instance, mixture), known_misses)
-        fleet = fleet if missed or len(mixture.pools) == len(fleet.pools) else mixture
-    sized_fleet = SizedFleet(group, search.instance, fleet)
-    return Option(tuple(fleet_gpus(search.instance, fleet).tolist()), (sized_fleet,))

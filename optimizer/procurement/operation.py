@@ -26,16 +26,20 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.units import DAY, SECONDS_PER_HOUR
 from costmodel.words import plural
-from optimizer.fleets.evaluate import bisection, evaluate, keeps_goals, largest_load, replicas_at
-from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus, offer_costs, offer_prices
-from optimizer.loads.instance import Instance, Progress, silent
+from optimizer.fleets.evaluate import evaluate, keeps_goals, replicas_at
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.purchase import fleet_cost, fleet_gpus, offer_costs, offer_prices
+from optimizer.loads.bisection import bisection, largest_load
+from optimizer.loads.effort import Progress, silent
+from optimizer.loads.instance import Instance
 from optimizer.plans.records import SHORT_RUNS, Outcome
 from optimizer.verification.bench import LIFETIMES, in_system
 from optimizer.verification.demand import seeded_demands
-from optimizer.verification.judge import MOST_JUDGED, Judgement, judge, judge_until, until_decided
+from optimizer.verification.judge import MOST_JUDGED, Judgement, judge_until, until_decided
+from optimizer.verification.simulated_plan import judge
 from search_spaces.problem import Billing
 
-Engines = tuple[int, ...]
+EngineCounts = tuple[int, ...]
 """Engines of every pool of a fleet."""
 
 
@@ -112,8 +116,8 @@ def resilience(
     fleet, run = fleet.resized(engines), partial(judge_long, instance, requests=requests, seed=seed, volume=volume)
 
     @cache
-    def judged(engines_left: Engines) -> Judgement | None:
-        fewer = without(instance, fleet, engines_left)
+    def judged(engines_left: EngineCounts) -> Judgement | None:
+        fewer = fleet_left(instance, fleet, engines_left)
         return None if fewer is None else run(fewer)
 
     whole = run(fleet)
@@ -148,14 +152,14 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
     return replace(longer, rate=judgement.rate)
 
 
-def _losses(instance: Instance, fleet: Fleet, count: int, needed_engines: Engines) -> Iterator[Loss]:
+def _losses(instance: Instance, fleet: Fleet, count: int, needed_engines: EngineCounts) -> Iterator[Loss]:
     """Every loss, not judged yet: of replicas of each pool, then of nodes that stand side by side, of each type.
 
     Of `count`, or all that there are; nodes with the same engines once.
     """
     engines, names = np.array([pool.replicas for pool in fleet.pools]), [pool.name for pool in fleet.pools]
 
-    def loss(lost_engines: Engines, *, unit: str, number: int, of: str, everything: bool, spare: float) -> Loss:
+    def loss(lost_engines: EngineCounts, *, unit: str, number: int, of: str, everything: bool, spare: float) -> Loss:
         engines_left = tuple((engines - lost_engines).tolist())
         price = fleet_cost(instance, fleet.resized(engines_left))
         lost, left = (dict(zip(names, counts, strict=True)) for counts in (lost_engines, engines_left))
@@ -220,7 +224,7 @@ def engines_against_nodes(needed: int, on_node: int, count: int) -> tuple[int, i
     return engines, nodes
 
 
-def _node_spare_cost(instance: Instance, fleet: Fleet, offer: int, count: int, needed_engines: Engines) -> float:
+def _node_spare_cost(instance: Instance, fleet: Fleet, offer: int, count: int, needed_engines: EngineCounts) -> float:
     """Price of the engines more, each pool on nodes of its own, that make up for any `count` nodes of a type [$/h]."""
     offer_terms = instance.problem.offers[offer]
     size, more, nodes = offer_terms.accelerator.node_size, [pool.replicas for pool in fleet.pools], 0
@@ -237,7 +241,7 @@ def _node_spare_cost(instance: Instance, fleet: Fleet, offer: int, count: int, n
     return fleet_cost(instance, fleet.resized(more)) - fleet_cost(instance, fleet)
 
 
-def without(instance: Instance, fleet: Fleet, engines: Sequence[int]) -> Fleet | None:
+def fleet_left(instance: Instance, fleet: Fleet, engines: Sequence[int]) -> Fleet | None:
     """The fleet with what is left of its engines, requests routed to them; None where some have no engine.
 
     route'_p = w_p route_p / sum w route over the pools of the stage, w_p: share of its engines that a pool has left.

@@ -20,12 +20,14 @@ from optimizer.fleets.build_plan import (
     problem_of_plan,
     with_latencies,
 )
-from optimizer.fleets.evaluate import fewest_replicas, largest_load
-from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, shared_out, with_names
+from optimizer.fleets.fleet import Fleet, FleetPool, shared_out
 from optimizer.fleets.pool import pool_state
-from optimizer.loads.instance import Instance, Progress, as_planned, planned_instance, silent
+from optimizer.fleets.purchase import can_hand_over, fleet_cost, with_names
+from optimizer.loads.bisection import fewest_replicas, largest_load
+from optimizer.loads.effort import Level, Progress, silent
+from optimizer.loads.instance import Instance, as_planned, planned_instance
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Proof, Provenance, Status
-from optimizer.plans.records import HALVINGS, JudgedFleet, PoolNeed, Provisioning
+from optimizer.plans.records import HALVINGS, EnginePool, JudgedFleet, PoolNeed, Provisioning
 from optimizer.verification.bench import Bench, Verdict, confirmed, make_bench, sure_verdict
 from optimizer.verification.judge import Judgement
 from optimizer.verification.record import as_simulated, judged_fleet
@@ -36,10 +38,9 @@ from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.problem import Goal, Problem
 
 from .optimize import optimize, origin_of
-from .search import Level
 
 
-def evaluate(
+def evaluate_fleet(
     fleet: StatedFleet | Plan,
     progress: Progress | None = None,
     *,
@@ -176,10 +177,12 @@ def subject_of(stated_fleet: StatedFleet) -> Subject:
     masks = [_served(instance, pool) for pool in stated_fleet.pools.values()]
     _check_served(instance, stated_fleet, masks)
 
+    records = {name: _record_of(pool) for name, pool in stated_fleet.pools.items()}
+
     def resize(replicas: tuple[int, ...]) -> Fleet:
-        pools = zip(stated_fleet.pools.items(), replicas, masks, strict=True)
+        rows = zip(records.items(), replicas, masks, strict=True)
         return routed(
-            instance, [pool_of_record(instance, pool, name, number, mask) for (name, pool), number, mask in pools]
+            instance, [pool_of_record(instance, record, name, count, mask) for (name, record), count, mask in rows]
         )
 
     fleet = resize(tuple(pool.replicas for pool in stated_fleet.pools.values()))
@@ -230,6 +233,13 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
         chosen = with_latencies(chosen, row.latencies).model_copy(update={"attainment": row.attainment})
     own = row.model_copy(update={"kind": "recommended", "label": "recommended", "why_not": ""})
     return chosen.model_copy(update={"alternatives": [own]})
+
+
+def _record_of(pool: StatedPool) -> EnginePool:
+    """A stated pool as every record of a fleet has it."""
+    settings = pool.model_dump(include=set(EnginePool.model_fields)) | {"role": pool.role.value}
+    nothing = dict.fromkeys(("max_model_len", "memory_fraction", "usd_per_hour"))
+    return EnginePool(**settings, **nothing, gpus=pool.replicas * pool.parallelism.gpus)
 
 
 def _served(instance: Instance, pool: StatedPool) -> FloatArray:

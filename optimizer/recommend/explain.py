@@ -1,29 +1,25 @@
 """Why an engine config is out, or where it ranks, and what features of engines are worth.
 
 A config is ranked by every feasibility rule and the best fleet that has it; a feature by the best fleet without it.
-
-Where no fleet meets the SLOs: the fleet that comes nearest, and what would have to give for it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from costmodel.arrays import BoolArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
-from costmodel.metric import Metric
-from costmodel.words import dearer, join_words, percentage, plural
-from costmodel.workload import scale_rate
-from optimizer.fleets.build_plan import LIMIT_UNITS, amount, binding, engine_pools, fleet_bindings
+from costmodel.words import dearer
+from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.evaluate import evaluate, utilization
-from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, fleet_gpus, gpu_limits
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.purchase import fleet_cost
 from optimizer.loads.instance import (
     COLOCATED,
     DECODE,
@@ -35,19 +31,16 @@ from optimizer.loads.instance import (
     make_instance,
     planned_instance,
 )
-from optimizer.plans.plan import Alternative, Binding, Worth
-from optimizer.plans.records import ALIKE, MOST_MORE, OPTIMAL_GAP, ROUNDING, EnginePool
-from optimizer.search.bound import check_floors, check_shapes, most_volume, with_looser_slos, without_limits
+from optimizer.plans.plan import Worth
+from optimizer.plans.records import ROUNDING, EnginePool
+from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.search import FleetSearch, Picks, cheapest_held, evaluated
 from optimizer.search.settings import EngineSettings, make_settings
-from optimizer.verification.bench import Verdict, miss_words
-from optimizer.verification.record import fleet_row
 from search_spaces.enumeration import HAND_OVER_RULES, RULES, end_of, enumerate_shapes, hand_over_refusals, refusals
-from search_spaces.problem import Billing, Goal, Objective, Offer, Problem, SearchSpace, Slo
-from search_spaces.quantities import Kind, format_quantity
+from search_spaces.problem import Goal, Offer, Problem, SearchSpace
 from search_spaces.search_space import Wanted, with_wanted
 
-from .search import LOOSER, Effort, Solution, by_formula, solution_of
+from .changed_problem import by_formula
 
 PARTNERS = {PREFILL: (PREFILL, DECODE), DECODE: (PREFILL, DECODE), COLOCATED: (COLOCATED,)}
 """Roles of the pools of a fleet that has an engine of the key's role."""
@@ -202,14 +195,14 @@ def worths(problem: Problem) -> list[Worth]:
     if base is None:
         return []
     possible = [name for name in FEATURES if name != "disaggregation" or Role.COLOCATED in problem.space.roles]
-    prices = [(name, formula_price(without(name, problem))) for name in possible]
+    prices = [(name, formula_price(without_feature(name, problem))) for name in possible]
     return [
         Worth(feature=name, with_usd_per_hour=base, without_usd_per_hour=price, sentence=_worth(name, base, price))
         for name, price in prices
     ]
 
 
-def without(feature: str, problem: Problem) -> Problem:
+def without_feature(feature: str, problem: Problem) -> Problem:
     """The problem without one of FEATURES: prompts in one chunk, requests one by one, or colocated engines only."""
     longest = 2 ** math.ceil(math.log2(problem.workload.max_tokens))
     space = {
@@ -238,235 +231,3 @@ def _worth(name: str, base: float, price: float | None) -> str:
     if price <= base * (1.0 + ROUNDING):
         return f"Without {name} a fleet of the same price meets the SLOs."
     return f"Without {name} the cheapest fleet costs {dearer(price, base)}."
-
-
-# --- where no fleet meets the SLOs -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """What is in the way: the nearest fleets, and limits by how much each would have to give.
-
-    kept: a fleet that keeps every limit after all, where the search for the nearest one came by it.
-    """
-
-    rows: Sequence[Alternative] = ()
-    shortfalls: Sequence[Binding] = ()
-    kept: Solution | None = None
-
-
-def describe_miss(instance: Instance, effort: Effort) -> Miss:
-    """The nearest fleet without one of the limits on it, or with SLOs loosened, and what each takes.
-
-    Without any fleet whatever, or once it is late, nothing is named.
-    """
-    return without_a_limit(instance, effort) or _with_looser_latencies(instance, effort) or Miss()
-
-
-def describe_impossible(instance: Instance, effort: Effort) -> Miss:
-    """The nearest miss where the floor shows that no fleet meets the SLOs, and how much the limits let any serve."""
-    miss = describe_miss(instance, effort)
-    limits = _limit_words(instance.problem)
-    share = (
-        most_volume(instance, make_settings(instance), least=1.0 / MOST_MORE) if miss.shortfalls and limits else None
-    )
-    if share is None:
-        return miss
-    worst, *other_shortfalls = miss.shortfalls
-    rate = share * instance.problem.workload.request_rate
-    most = f"No fleet {limits} can serve more than {rate:.3g} req/s."
-    return replace(
-        miss, shortfalls=[worst.model_copy(update={"sentence": f"{worst.sentence} {most}"}), *other_shortfalls]
-    )
-
-
-def _limit_words(problem: Problem) -> str:
-    """What the limits on the fleet leave, such as "of 8 H100 GPUs within $20/h"; routers aside."""
-    limits = dict(stated_limits(problem))
-    stocks = {name.removeprefix(INVENTORY): most for name, most in limits.items() if name.startswith(INVENTORY)}
-    gpus = [plural(most, f"{name} GPU") for name, most in stocks.items()]
-    others = [amount(limits[name], unit) for name, unit in LIMIT_UNITS.items() if unit and name in limits]
-    return " ".join(f"{word} {join_words(each)}" for word, each in (("of", gpus), ("within", others)) if each)
-
-
-def nearest_simulated(instance: Instance, verdict: Verdict) -> Miss:
-    """The nearest of the fleets that were simulated, and how far it is from each goal."""
-    row = nearest_row(
-        Solution(instance, verdict.fleet, verdict),
-        "the nearest of the fleets that were simulated",
-        f"It {miss_words(verdict)}.",
-    )
-    if verdict.judgement.overloaded:  # no lower goal would do
-        return Miss([row])
-    goals = [goal_missed(item.name, item.attainment_low, item.attainment_goal) for item in verdict.judgement.classes]
-    return Miss([row], sorted(goals, key=lambda limit: limit.slack))
-
-
-def nearest_row(solution: Solution, label: str, why: str) -> Alternative:
-    """The row of a fleet that comes near."""
-    return fleet_row(solution.instance, solution.fleet, solution.verdict, ("nearest_miss", label), why)
-
-
-# --- limits on the fleet --------------------------------------------------------------------------------------------
-
-
-def without_a_limit(instance: Instance, effort: Effort) -> Miss | None:
-    """The nearest fleet without each limit on it, or without all where no single one would do; None without any."""
-    nearest: list[tuple[Solution, list[Binding]]] = []
-    problem = least_demand(instance.problem)
-    free, limits = without_limits(problem), list(stated_limits(problem))
-    pairs = [(with_limit(problem, name, None), with_limit(free, name, most)) for name, most in limits]
-    pairs += [(free, problem)] if len(pairs) > 1 else []
-    for place, (free_problem, alone) in enumerate(pairs):
-        if effort.brake.stopped() or (nearest and place == len(pairs) - 1):
-            break
-        free_instance = planned_instance(free_problem)
-        solution = solution_of(costing_what_is_short(alone, free_instance), effort)
-        if solution is None:
-            continue
-        solution = replace(solution, instance=free_instance)
-        broken = _broken_limits(instance, solution)
-        if broken:
-            nearest.append((solution, broken))
-        elif instance.problem.objective.goal is Goal.MIN_COST:
-            return Miss(kept=solution)
-    if not nearest:
-        return None
-    either = " Any one of these limits relaxed is enough." if len(nearest) > 1 else ""
-    label = "without the limits on the fleet"
-    rows = [nearest_row(solution, label, f"{_needs(broken)}{either}") for solution, broken in nearest]
-    return Miss(rows, sorted((limit for _, broken in nearest for limit in broken), key=lambda limit: limit.slack))
-
-
-def _broken_limits(instance: Instance, solution: Solution) -> list[Binding]:
-    """Limits of the instance that a fleet of the unlimited one breaks, the worst first."""
-    free, fleet = solution.instance, solution.fleet
-    limits = fleet_bindings(instance, fleet_cost(free, fleet), fleet_gpus(free, fleet))
-    broken = [limit for limit in limits if limit.slack < -ROUNDING] + _pool_limit(instance, fleet)
-    return sorted(broken, key=lambda limit: limit.slack)
-
-
-def _pool_limit(instance: Instance, fleet: Fleet) -> list[Binding]:
-    """The limits on the number of pools that a fleet breaks: the user's, and what the target's router can serve."""
-    limits, pools = instance.problem.constraints, len(fleet.pools)
-    rows = []
-    if limits.max_pools is not None and pools > limits.max_pools:
-        sentence = f"{pools} pools are needed where max_pools allows {limits.max_pools}."
-        rows.append(binding("max_pools", "fleet", float(pools), float(limits.max_pools), "pools", sentence))
-    if limits.gateway is not None and not limits.gateway.allows([pool.role for pool in fleet.pools]):
-        apart = any(pool.role is Role.PREFILL for pool in fleet.pools)
-        most = 2 * limits.gateway.apart if apart else limits.gateway.colocated
-        router = f"the router of {instance.problem.target or 'any target'}"
-        sentence = f"{pools} pools are needed where {router} serves {most}."
-        rows.append(binding("gateway", "fleet", float(pools), float(most), "pools", sentence))
-    return rows
-
-
-def _needs(broken: Sequence[Binding]) -> str:
-    """What a fleet needs beyond the limits, in words."""
-    short = [
-        f"{amount(limit.used, limit.unit)} of {limit.where} where the inventory has {amount(limit.limit, limit.unit)}"
-        if limit.constraint == "inventory"
-        else f"{amount(limit.used, limit.unit)} where {limit.constraint} allows {amount(limit.limit, limit.unit)}"
-        for limit in broken
-    ]
-    return f"It needs {join_words(short)}."
-
-
-def stated_limits(problem: Problem) -> Iterator[tuple[str, Any]]:
-    """The limits on the fleet that a problem states: names, such as "budget" or "inventory H200", and values."""
-    for name in LIMIT_UNITS:
-        if (most := getattr(problem.constraints, name)) is not None:
-            yield name, most
-    for offer in problem.offers:
-        if offer.inventory is not None:
-            yield f"{INVENTORY}{offer.accelerator.name}", offer.inventory
-
-
-def with_limit(problem: Problem, name: str, most: Any) -> Problem:
-    """The problem with another limit; None: without it. A relaxation takes fractions of a GPU too."""
-    if not name.startswith(INVENTORY):
-        return replace(problem, constraints=replace(problem.constraints, **{name: most}))
-    card = name.removeprefix(INVENTORY)
-    offers = (replace(offer, inventory=most) if offer.accelerator.name == card else offer for offer in problem.offers)
-    return replace(problem, offers=tuple(offers))
-
-
-def least_demand(problem: Problem) -> Problem:
-    """The cheapest fleet is sought for the least volume that the objective asks for."""
-    least = {
-        Goal.MIN_COST: 1.0,
-        Goal.MAX_GOODPUT: 1.0 / MOST_MORE,
-        Goal.MAX_GOODPUT_PER_DOLLAR: problem.objective.min_volume,
-    }
-    load = scale_rate(problem.workload, least[problem.objective.goal])
-    return replace(problem, workload=load, objective=Objective())
-
-
-def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
-    """The instance, a GPU priced by the share of the limits of `limited` that it takes: its cheapest fleet is nearest.
-
-    Of fleets that take as much of a limit (ALIKE), the one that costs less.
-    """
-    budget, limits = limited.constraints.budget, [(most, weight) for _, most, weight in gpu_limits(limited)]
-    if not limits or free.problem.constraints.budget is not None:
-        return free  # prices in dollars say it all, whole nodes included
-    if budget is not None:
-        limits.append((budget, np.array([offer.in_use[1] for offer in limited.offers])))
-    share = sum((weight / max(most, 0.5) for most, weight in limits), np.zeros(len(limited.offers)))
-    usd = np.array([offer.usd_per_hour for offer in free.problem.offers])
-    share = share + share.max() * ALIKE * usd / usd.max()
-    singly = tuple(
-        replace(offer, billing=Billing.GPU, usd_per_hour=float(price), owned=0, tier_usd_per_hour=0.0)
-        for offer, price in zip(free.problem.offers, share, strict=True)
-    )
-    return replace(free, problem=replace(free.problem, offers=singly), tables=free.tables.with_prices(share))
-
-
-# --- limits on latency and goals ------------------------------------------------------------------------------------
-
-
-def _with_looser_latencies(instance: Instance, effort: Effort) -> Miss | None:
-    """The nearest fleet once one latency limit, or else all, are loosened; with the limits that it then breaks.
-
-    All together are loosened only where no single one would do, however far: the report names what is in the way.
-    """
-    slos, late = instance.problem.slos, effort.brake.stopped
-    limited_metrics = tuple(metric for metric in Metric if any(metric in slo.limits for slo in slos))
-    alone: list[tuple[Metric, ...]] = [(metric,) for metric in limited_metrics]
-    alone = [metrics for metrics in alone if by_formula(_loose_instance(instance, LOOSER[-1], metrics), late)]
-    for factor, metrics in product(LOOSER, alone or [limited_metrics]):
-        if late():
-            return None
-        solution = solution_of(_loose_instance(instance, factor, metrics), effort)
-        if solution is None:
-            continue
-        broken = _broken_limits(instance, solution)
-        why = f"{join_words([metric.upper() for metric in metrics])} {'is' if len(metrics) == 1 else 'are'} too tight."
-        why = f"{why} {_needs(broken)}" if broken else why
-        rows = [_too_tight(slo, metric, factor) for slo in slos for metric in metrics if metric in slo.limits]
-        return Miss([nearest_row(solution, f"with {join_words(metrics)} x {factor:g}", why)], [*rows, *broken])
-    return None
-
-
-def _too_tight(slo: Slo, metric: Metric, factor: float) -> Binding:
-    """A latency limit that a fleet keeps only `factor` times as long."""
-    limit = slo.limits[metric]
-    sentence = f"{metric.upper()} of {slo.name} is too tight: {format_quantity(limit, Kind.DURATION)}."
-    return binding(metric, slo.name, limit * factor, limit, "s", sentence)
-
-
-def _loose_instance(instance: Instance, factor: float, metrics: Sequence[Metric]) -> Instance:
-    """The instance without limits on the fleet, and the limits on these metrics multiplied by `factor`."""
-    free = without_limits(least_demand(instance.problem))
-    return planned_instance(with_looser_slos(free, factor, metrics))
-
-
-def goal_missed(name: str, attainment: float, goal: float) -> Binding:
-    """How far a class is from its goal; attainment: share of its requests that is sure to be in time [1].
-
-    What may miss is rounded up to hundredths of a per cent, so that what is read off it is no lower than what is kept.
-    """
-    miss_share = math.ceil(round((1.0 - attainment) / OPTIMAL_GAP, 6)) * OPTIMAL_GAP
-    sentence = f"{percentage(1.0 - miss_share, 2)} of class {name} keep their SLO where {percentage(goal, 2)} should."
-    return binding("attainment", name, miss_share, 1.0 - goal, "1", sentence)

@@ -5,7 +5,7 @@ and so is the best under each restriction; then come what a safe fleet costs and
 fleet holds, the plan says what is in the way.
 
 A GPU type or a role should lose on its merits, not through an error of the formulas about its cheapest fleet, nor
-through a shorter search. So its fleet comes from the plan's own search (`search.cheapest_confirmed`), kept to what the
+through a shorter search. So its fleet comes from the plan's own search (`Loop`), kept to what the
 restriction allows; all these searches share their simulations.
 """
 
@@ -18,65 +18,57 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.errors import InputError
 from costmodel.simulator.run import prepare
-from costmodel.words import dearer, dollars, percentage
-from optimizer.fleets.build_plan import binding, build_plan, engine_pools, provenance
+from costmodel.words import dollars
+from optimizer.fleets.build_plan import binding, build_plan, provenance
 from optimizer.fleets.evaluate import holds_at
-from optimizer.fleets.fleet import Fleet, classes_apart, fleet_cost
-from optimizer.loads.instance import (
-    Brake,
-    Instance,
-    Late,
-    Progress,
-    as_planned,
-    make_instance,
-    planned_instance,
-    slow_end,
-)
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.purchase import fleet_cost
+from optimizer.loads.effort import Brake, Effort, Level, Progress, Wish
+from optimizer.loads.instance import Instance, as_planned, make_instance
 from optimizer.plans.plan import Alternative, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
 from optimizer.plans.records import (
     CANDIDATES,
-    NO_DEARER,
-    NOTABLE,
     ROUNDING,
-    Outcome,
-    PrecisionSaving,
-    SafeFleet,
-    SafeStatus,
 )
 from optimizer.search.bound import check_floors, check_shapes, floors
-from optimizer.search.mixtures import leanest
-from optimizer.search.search import evaluated, unmixed
-from optimizer.verification.bench import Bench, Verdict, confirmed, make_bench, miss_words, sure_verdict
+from optimizer.search.search import evaluated
+from optimizer.verification.bench import Bench, Verdict, confirmed, make_bench, miss_words
 from optimizer.verification.judge import MOST_JUDGED, MOST_RUNS
-from optimizer.verification.record import as_simulated, fleet_row
-from optimizer.verification.tune import Wish
-from optimizer.verification.verify import CANDIDATE, SearchResult, with_one_replica_less
+from optimizer.verification.record import as_simulated
+from optimizer.verification.verify import CANDIDATE, Loop, SearchResult, with_one_replica_less
 from search_spaces.bounds import TIME_LIMIT
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.fields import Reader, member, quantity
 from search_spaces.problem import Goal, Problem
 from search_spaces.quantities import Kind
 
-from .explain import Miss, describe_impossible, describe_miss, nearest_simulated, without_a_limit
+from .changed_problem import (
+    Miss,
+    Solution,
+    describe_impossible,
+    describe_miss,
+    nearest_simulated,
+    nearly_by_formula,
+    precision_savings,
+    price_words,
+    safe_fleet,
+    safe_record,
+    safe_row,
+    tier_warnings,
+    without_a_limit,
+)
 from .search import (
     STAGES,
-    Effort,
     FormulaResult,
-    Level,
     Restriction,
     Rival,
-    Solution,
     cheaper_fleets,
-    cheapest_confirmed,
-    nearly_by_formula,
     proof_of,
     search_by_formula,
     search_summary,
     simulated,
-    solution_of,
     wish_of,
     with_comparison,
     with_untried,
@@ -97,14 +89,8 @@ OUT_OF_TIME: Final = "The time limit stopped the search: with more time the answ
 """The warning of a plan that depends on the clock."""
 
 
-SAME: Final = "the same cost"
 NOT_CONFIRMED: Final = "; not confirmed by simulation: the time was up"
 """What is said of a rival that was not put to fresh requests."""
-CONFIDENCE: Final = 0.9
-"""Probability of the interval of step times at whose slow end a fleet is safe [1]: that which plans state as error
-bars."""
-NARROW: Final = "fp8"
-"""Precision that is tried: half as wide as what models are served in, and the widest of those with units of its own."""
 
 
 @dataclass(slots=True)
@@ -253,10 +239,10 @@ def _with_extras(plan: Plan, instance: Instance, fleet: Fleet, by_formula_cost: 
         effort.report("searching for a fleet that survives slow GPUs")
         own, survivor = safe_fleet(instance, fleet, effort)
         if own is not None:
-            changes["safe"] = _safe_record(own, survivor)
+            changes["safe"] = safe_record(own, survivor)
         if survivor is not None and survivor is not own:
             best, *rows = plan.alternatives
-            row = _safe_row(instance, survivor, plan.cost_usd_per_hour or 0.0)
+            row = safe_row(instance, survivor, plan.cost_usd_per_hour or 0.0)
             changes["alternatives"] = [best, *sorted((*rows, row), key=_price_order)]
     if effort.level is not Level.QUICK:
         effort.report("searching other precisions")
@@ -357,7 +343,7 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
             continue
         fleets = [fleet for fleet in (*result.best, *rival.fleets) if restriction.allows(fleet)]
         fleets = fleets or nearly_by_formula(bench.instance, bench.late, restriction.usable)
-        search = cheapest_confirmed(bench, fleets, effort.inner, eligible=restriction.allows)
+        search = Loop(bench, fleets, restriction.allows, effort.on_held).confirmed(effort.inner)
         yield replace(rival, search=search)
 
 
@@ -390,10 +376,16 @@ def comparison_rows(
 
     verdict: on the plan's fleet, None by formula.
     """
-    best = fleet_row(instance, fleet, verdict, ("recommended", "recommended"), "", proof, volume)
+    best = Solution(instance, fleet, verdict).row("recommended", "recommended", "", proof=proof, volume=volume)
     cost = fleet_cost(instance, fleet)
     rows = [
-        best.model_copy(update={"kind": rival.restriction.kind, "label": rival.restriction.label, "why_not": SAME})
+        best.model_copy(
+            update={
+                "kind": rival.restriction.kind,
+                "label": rival.restriction.label,
+                "why_not": price_words(cost, cost),
+            }
+        )
         if rival.restriction.allows(fleet)
         else _rival_row(instance, rival, rival.restriction, cost)
         for rival in rivals
@@ -422,8 +414,8 @@ def _rival_row(instance: Instance, rival: Rival, limit: Restriction, best: float
     if verdict is None and not rival.fleet.pools:
         return _row_without_fleet(heading, Status.INFEASIBLE if rival.impossible else Status.TIME_LIMIT, rival.why_none)
     cost = rival.cost(instance) if verdict is None else verdict.cost
-    why_not = SAME if cost <= best * (1.0 + ROUNDING) else f"costs {dearer(cost, best)}"
-    row = fleet_row(instance, rival.fleet if verdict is None else verdict.fleet, verdict, heading, why_not)
+    why_not = price_words(cost, best)
+    row = Solution(instance, rival.fleet if verdict is None else verdict.fleet, verdict).row(*heading, why_not)
     in_time = search is None or row.confirmation > 0
     return row if in_time else row.model_copy(update={"why_not": f"{why_not}{NOT_CONFIRMED}"})
 
@@ -433,129 +425,3 @@ def _row_without_fleet(heading: tuple[str, str], status: Status, why_not: str) -
     nothing = dict.fromkeys(("cost_usd_per_hour", "bound_usd_per_hour", "gap", "attainment"))
     kind, label = heading
     return Alternative(kind=kind, label=label, status=status, pools=[], why_not=why_not, **nothing)
-
-
-# --- slow GPUs ------------------------------------------------------------------------------------------------------
-
-
-def safe_fleet(instance: Instance, fleet: Fleet, effort: Effort) -> tuple[Solution | None, Solution | None]:
-    """The plan's own fleet on slow GPUs, and where it misses there what the same search finds, else again itself.
-
-    The first is None when stopped, the second where nothing was found. instance: that the plan's own `fleet` was found
-    in.
-    """
-    is_stopped = effort.brake.stopped
-    if is_stopped():
-        return None, None
-    problem = replace(instance.problem, confidence=CONFIDENCE)
-    slow = as_planned(replace(instance, problem=problem))
-    by_formula = effort.level is Level.QUICK
-    verdict = None if by_formula else sure_verdict(make_bench(slow, late=is_stopped), fleet)
-    own = Solution(slow, fleet, verdict)
-    survivor = own if own.held or is_stopped() else solution_of(slow, effort)
-    return (None, None) if is_stopped() else (own, survivor)
-
-
-def _safe_row(instance: Instance, survivor: Solution, cost: float) -> Alternative:
-    """The alternative that survives slow GPUs, as it does where the plan does, like every other; cost: its [$/h]."""
-    verdict = None if survivor.verdict is None else sure_verdict(make_bench(instance), survivor.fleet)
-    why_not = SAME if survivor.cost <= cost * (1.0 + ROUNDING) else f"costs {dearer(survivor.cost, cost)}"
-    return fleet_row(instance, survivor.fleet, verdict, ("safe", "for slow GPUs"), why_not)
-
-
-def _safe_record(own: Solution, survivor: Solution | None) -> SafeFleet:
-    status = SafeStatus.NONE if survivor is None else SafeStatus.OWN if survivor is own else SafeStatus.OTHER
-    return SafeFleet(
-        confidence=CONFIDENCE,
-        status=status,
-        cost_usd_per_hour=None if survivor is None else survivor.cost,
-        pools=[] if survivor is None else engine_pools(survivor.instance, survivor.fleet),
-        attainment=None if survivor is None else survivor.attainment,
-        own_attainment=own.attainment,
-        sentence=safe_sentence(own, survivor),
-    )
-
-
-def safe_sentence(own: Solution, survivor: Solution | None) -> str:
-    """Say whether a plan's own fleet survives slow GPUs, and what one costs that does."""
-    classes = len(own.instance.problem.slos)
-    slow = f"If these GPUs are as slow as the worst {percentage(1.0 - slow_end(CONFIDENCE))} of our predictions"
-    basis = ", by formula" if own.verdict is None else ""
-    if survivor is own:
-        return f"{slow}, this fleet still meets {'the SLO' if classes == 1 else 'every SLO'}{basis}."
-    is_undecided = own.verdict is not None and own.verdict.outcome is not Outcome.MISSES
-    share = f": {percentage(own.attainment, 1)} of requests meet it in simulation" if is_undecided else ""
-    misses = "may miss" if is_undecided else "misses"
-    miss_sentence = f"{slow}, this fleet {misses} {'the SLO' if classes == 1 else 'an SLO'}{share}."
-    if survivor is None:
-        return f"{miss_sentence} No fleet was found that survives."
-    more = survivor.cost / own.cost - 1.0
-    if abs(more) <= ROUNDING:
-        return f"{miss_sentence} The alternative for slow GPUs survives at the same price{basis}."
-    change = f"{'+' if more > 0.0 else ''}{percentage(more, 1)}"
-    return f"{miss_sentence} A fleet that survives costs {dollars(survivor.cost)}/h ({change}){basis}."
-
-
-# --- narrower precisions --------------------------------------------------------------------------------------------
-
-
-def precision_savings(instance: Instance, base: float, late: Late) -> list[PrecisionSaving]:
-    """Fleets in narrower precisions that cost at least NOTABLE less than `base` [$/h], and than those before them.
-
-    First of a narrower KV cache, then of narrower weights, then of both. base: cost of the cheapest fleet by formula
-    of the instance. Empty where the time is up.
-    """
-    savings: list[PrecisionSaving] = []
-    for problem in narrower(instance.problem):
-        least = min([base, *(saving.cost_usd_per_hour for saving in savings)]) * (1.0 - NOTABLE)
-        instance_and_fleet = _cheaper(problem, least * NO_DEARER, late)
-        if instance_and_fleet is not None:
-            saving = PrecisionSaving(
-                weight_dtype=problem.weight_dtype,
-                kv_dtype=problem.kv_dtype,
-                cost_usd_per_hour=fleet_cost(*instance_and_fleet),
-                base_usd_per_hour=base,
-                pools=engine_pools(*instance_and_fleet),
-            )
-            savings.append(saving)
-    return [] if late() else savings
-
-
-def tier_warnings(instance: Instance, base: float, late: Late) -> list[str]:
-    """That a KV cache tier costs more than it saves, by NOTABLE at least; base: as in `precision_savings` [$/h]."""
-    offers = tuple(replace(offer, tier_usd_per_hour=0.0) for offer in instance.problem.offers)
-    if offers == instance.problem.offers:
-        return []
-    tierless = _cheaper(replace(instance.problem, kv_cache_tier=None, offers=offers), base * (1.0 - NOTABLE), late)
-    if tierless is None:
-        return []
-    return [
-        f"The KV cache tier costs more than it saves: by formula a fleet without it costs "
-        f"{dollars(fleet_cost(*tierless))}/h in place of {dollars(base)}/h. Plan again without kv_cache_tier."
-    ]
-
-
-def narrower(problem: Problem) -> Iterator[Problem]:
-    """The problem with a narrower KV cache, weights, or both, as far as they are wide and the user lists none."""
-    cache = problem.kv_dtype == ACTIVATION_DTYPE and not problem.space.kv_dtype
-    weights = problem.weight_dtype == ACTIVATION_DTYPE and not problem.space.weight_dtype
-    if cache:
-        yield replace(problem, kv_dtype=NARROW)
-    if weights:
-        yield replace(problem, weight_dtype=NARROW)
-    if cache and weights:
-        yield replace(problem, weight_dtype=NARROW, kv_dtype=NARROW)
-
-
-def _cheaper(problem: Problem, below: float, late: Late) -> tuple[Instance, Fleet] | None:
-    """The cheapest fleet by formula of a changed problem, for less than `below` [$/h]; None where there is none."""
-    try:
-        check_shapes(problem, enumerate_shapes(problem))  # some engine runs it on a GPU on offer
-    except InputError:
-        return None
-    if late():
-        return None
-    instance = planned_instance(problem)
-    space = evaluated(instance, late)
-    fleet = leanest(space) if classes_apart(problem) else unmixed(space, below)
-    return (instance, fleet) if fleet.pools and fleet_cost(instance, fleet) < below else None

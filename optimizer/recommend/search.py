@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, Final
 
 import numpy as np
@@ -18,24 +17,13 @@ from costmodel.arrays import BoolArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.words import plural
-from costmodel.workload import scale_rate
-from optimizer.fleets.evaluate import evaluate, holds_at
-from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, fleet_cost, within_limits
-from optimizer.loads.instance import (
-    COLOCATED,
-    DECODE,
-    PREFILL,
-    ROLES,
-    Brake,
-    Instance,
-    Late,
-    never,
-    planned_instance,
-    silent,
-)
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.purchase import classes_apart, fleet_cost, within_limits
+from optimizer.loads.effort import Brake, Effort, Level, StageReport, Wish, silent
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
 from optimizer.plans.plan import Proof, Status, bound_for, proof_of_cost, proof_of_judged, status_of
 from optimizer.plans.records import CANDIDATES, OPTIMAL_GAP, ROUNDING, TOLERANCE, CheaperFleets
-from optimizer.search.bound import least_cost, with_looser_slos
+from optimizer.search.bound import least_cost
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest, or_mixed
 from optimizer.search.search import (
     FleetSearch,
@@ -48,9 +36,9 @@ from optimizer.search.search import (
     unmixed,
 )
 from optimizer.search.settings import EngineSettings
-from optimizer.verification.bench import LEAST_RUNS, Bench, Verdict, confirmed, fleet_key, goodput_of, make_bench
+from optimizer.verification.bench import Bench, Verdict, confirmed, fleet_key, goodput_of, make_bench
 from optimizer.verification.judge import OutOfTimeError
-from optimizer.verification.tune import Wish, tuned
+from optimizer.verification.tune import tuned
 from optimizer.verification.verify import CANDIDATE, Loop, SearchResult
 from search_spaces.problem import Goal, Problem
 
@@ -69,55 +57,13 @@ STAGES: Final = (
     "done",
 )
 """Of a search for a plan, in order: the work that is done is counted by them."""
-Stage = Callable[[str], None]
-"""Told that one of the STAGES begins."""
 
 OTHER_ENGINES = "other_engines"
 """Kind of a row without some engine of the best fleet."""
-LOOSER: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
-"""Factors by which limits on latency are loosened."""
-EASIER: Final = (LOOSER[1], LOOSER[3])
-"""Times as long latency limits, or as few requests, with which near fleets hold; predictions are off by less than the
-second [1]."""
 FEW_POOLS: Final = ([Role.COLOCATED], [Role.PREFILL, Role.DECODE])
 """Roles of the fleets that are all tried."""
 TUNED: Final = "tuned"
 """What the tuned fleet is called that fresh requests did not confirm."""
-
-
-class Level(StrEnum):
-    """What `--effort` asks for."""
-
-    QUICK = "quick"
-    """The cheapest fleet by the queueing formulas; not simulated."""
-    STANDARD = "standard"
-    """The cheapest fleet that holds its goals when its requests are simulated."""
-    THOROUGH = "thorough"
-    """The same, with engine settings and replicas tuned by simulation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """What a search may take, and how its fleet is tuned; None: not at all.
-
-    extras: whether a plan of least cost also states the safe fleet, and what narrower precisions save.
-    """
-
-    level: Level
-    brake: Brake
-    report: Stage = silent
-    tune: Wish | None = None
-    extras: bool = True
-
-    @property
-    def runs(self) -> int:
-        """Full runs that confirm a fleet at least."""
-        return 2 * LEAST_RUNS if self.level is Level.THOROUGH else LEAST_RUNS
-
-    @property
-    def inner(self) -> Effort:
-        """That of a search beside the plan's: without a tuning of its own, and told to nobody."""
-        return replace(self, level=Level.STANDARD, report=silent, tune=None)
 
 
 # --- by formula -----------------------------------------------------------------------------------------------------
@@ -194,7 +140,7 @@ class FormulaResult:
         return [*self.rivals[0].fleets, *self.best[1:]] if self.rivals else []
 
 
-def search_by_formula(space: FleetSearch, brake: Brake, report: Stage = silent) -> FormulaResult:
+def search_by_formula(space: FleetSearch, brake: Brake, report: StageReport = silent) -> FormulaResult:
     """The best fleet by formula for the problem's goal, if any."""
     report("searching fleets")
     cheapest = space.instance.problem.objective.goal is Goal.MIN_COST
@@ -220,7 +166,7 @@ def _least_cost(space: FleetSearch, brake: Brake) -> FormulaResult:
     return FormulaResult(space, proof, rivals=(_rival(space, fleet),))
 
 
-def with_comparison(result: FormulaResult, space: FleetSearch, report: Stage) -> FormulaResult:
+def with_comparison(result: FormulaResult, space: FleetSearch, report: StageReport) -> FormulaResult:
     """The result of a search for the least cost, with fleets to compare; none where pools serve one class each.
 
     A search under a restriction may find a mixture that the free search passed over; then that is the best.
@@ -401,72 +347,6 @@ def search_summary(space: FleetSearch) -> dict[str, Any]:
     return size | ({"fleets_cut_by": sorted(space.cut)} if space.cut else {})
 
 
-def nearly_by_formula(instance: Instance, late: Late, usable: BoolArray | None = None) -> list[Fleet]:
-    """The cheapest fleets that hold by formula once the latency limits are looser, or the rate is lower.
-
-    The fleets are judged against what was asked for. usable: see `evaluated`.
-    """
-    problem, fleets = instance.problem, dict[object, Fleet]()
-    easier = [with_looser_slos(problem, factor) for factor in EASIER]
-    easier += [replace(problem, workload=scale_rate(problem.workload, 1.0 / factor)) for factor in EASIER]
-    for easier_problem in easier:
-        solution = None if late() else by_formula(planned_instance(easier_problem), late, usable)
-        if solution is not None:
-            fleets.setdefault(fleet_key(solution.fleet), solution.fleet)
-    return list(fleets.values())
-
-
-# --- the same for another instance ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Solution:
-    """The cheapest fleet that holds of an instance.
-
-    verdict: how it did when it was simulated; None by formula.
-    """
-
-    instance: Instance
-    fleet: Fleet
-    verdict: Verdict | None = None
-
-    @property
-    def cost(self) -> float:
-        """Price of the fleet [$/h]."""
-        return fleet_cost(self.instance, self.fleet)
-
-    @property
-    def held(self) -> bool:
-        """Whether every class keeps its goal."""
-        return holds_at(self.instance, self.fleet) if self.verdict is None else self.verdict.held
-
-    @property
-    def attainment(self) -> float:
-        """Share of all requests within their SLOs [1]."""
-        return evaluate(self.instance, self.fleet).overall if self.verdict is None else self.verdict.overall
-
-
-def by_formula(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> Solution | None:
-    """The cheapest fleet that holds by formula; late: whether to stop looking; usable: see `evaluated`."""
-    if late():
-        return None
-    fleet = leanest(evaluated(instance, late, usable))
-    return Solution(instance, fleet) if fleet.pools else None
-
-
-def solution_of(instance: Instance, effort: Effort) -> Solution | None:
-    """The cheapest fleet of an instance: by formula, and confirmed by simulation where the effort simulates."""
-    late = effort.brake.stopped
-    if effort.level is Level.QUICK or late():
-        return by_formula(instance, late)
-    space = evaluated(instance, late)
-    fleet = leanest(space)
-    if not fleet.pools:
-        return None
-    winner = cheapest_confirmed(make_bench(instance, late=late), _rival(space, fleet).fleets, effort.inner).winner
-    return None if winner is None else Solution(instance, winner.fleet, winner)
-
-
 # --- by simulation --------------------------------------------------------------------------------------------------
 
 
@@ -475,39 +355,11 @@ def simulated(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResul
     if result.instance.problem.objective.goal is not Goal.MIN_COST:
         return most_confirmed(result, effort)
     bench = make_bench(result.instance, late=effort.brake.stopped)
-    return bench, cheapest_confirmed(bench, result.fleets, effort)
-
-
-def cheapest_confirmed(
-    bench: Bench,
-    fleets: Sequence[Fleet],
-    effort: Effort,
-    *,
-    eligible: Callable[[Fleet], bool] = lambda _: True,
-) -> SearchResult:
-    """The cheapest of some fleets, and of their neighbors, that fresh requests confirm; see `Loop`.
-
-    A fleet that fresh requests refute has missed, and the search goes on. Once the search has to stop, no fleet is
-    confirmed any more. The confirmed fleet is then tuned, so that no tuning ends dearer than it began.
-    """
-
-    def armed() -> None:
-        effort.brake.armed = True
-        effort.report("simulating smaller fleets")
-
-    loop = Loop(bench, fleets, eligible, armed)
-    for number in range(1, CANDIDATES + 1):
-        winner = loop.run()
-        if winner is None or loop.undecided is not None or bench.late():
-            return loop.result(winner)
-        effort.report("confirming the fleet")
-        verdict, _ = confirmed(bench, winner, number, runs=effort.runs)
-        if verdict.held:
-            result = loop.result(verdict)
-            tunes = effort.tune is not None and not bench.late()
-            return _tuned_result(loop, result, verdict, effort) if tunes else result
-        loop.refute(verdict)
-    return replace(loop.result(None), nearest=verdict)
+    loop = Loop(bench, result.fleets, on_held=effort.on_held)
+    best = loop.confirmed(effort)
+    if best.winner is None or effort.tune is None or bench.late():
+        return bench, best
+    return bench, _tuned_result(loop, best, best.winner, effort)
 
 
 def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:

@@ -32,10 +32,10 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import Evaluation, bisection, class_goals, goodput_volume, holds_at, still_holds
-from optimizer.fleets.fleet import (
-    Fleet,
-    FleetPool,
+from optimizer.fleets.evaluate import Evaluation, class_goals, goodput_volume, holds_at, still_holds
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.pool import pool_key, pool_state
+from optimizer.fleets.purchase import (
     can_hand_over,
     classes_apart,
     fleet_cost,
@@ -44,13 +44,14 @@ from optimizer.fleets.fleet import (
     no_staged_prefill,
     with_names,
 )
-from optimizer.fleets.pool import pool_key, pool_state
-from optimizer.loads.instance import BY_FLOW, COLOCATED, DECODE, PREFILL, ROLES, Instance, at_volume
+from optimizer.loads.bisection import bisection
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, TABLES_BY_FLOW, Instance, at_volume
 from optimizer.plans.records import ALIKE, CANDIDATES, NOTABLE, QUICK_CANDIDATES, TOLERANCE
 from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem, Routing
 
-from .bound import keeping_up, least_per_demand, most_volume
+from .bound import least_per_demand, most_volume
 from .search import FleetSearch, cheapest_held, evaluated, most_engines, smallest_batches, unmixed
+from .work import keeping_up
 
 LOOKS = CANDIDATES * QUICK_CANDIDATES
 """Fleets that are evaluated in one search; each takes the states of two pools."""
@@ -435,7 +436,7 @@ def of_class(instance: Instance, k: int, earlier_fleet: Fleet, later: int) -> In
     rate = problem.workload.request_rate * slo.share
     flows = instance.flows.take(members)
     flows = replace(flows, slo=np.zeros_like(flows.slo), share=flows.share / slo.share)
-    tables = replace(instance.tables, **{name: getattr(instance.tables, name)[..., members] for name in BY_FLOW})
+    tables = replace(instance.tables, **{name: getattr(instance.tables, name)[..., members] for name in TABLES_BY_FLOW})
     alone = replace(
         problem,
         slos=(replace(slo, share=1.0),),

@@ -26,7 +26,6 @@ from costmodel.first_token import Ttft, idle_ttft
 from optimizer.fleets.evaluate import (
     SLICES,
     Evaluation,
-    bisection,
     class_attainment,
     class_goals,
     goodput_volume,
@@ -34,14 +33,17 @@ from optimizer.fleets.evaluate import (
     keeps_goals,
     pool_headroom,
 )
-from optimizer.fleets.fleet import Fleet, FleetPool, gets_whole, gpu_cost, prefill_seqs, within_limits
+from optimizer.fleets.fleet import Fleet, FleetPool, gets_whole
 from optimizer.fleets.pool import PoolState, pool_state
-from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance, Late, never
+from optimizer.fleets.purchase import gpu_cost, prefill_seqs, within_limits
+from optimizer.loads.bisection import bisection
+from optimizer.loads.effort import Late, never
+from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
 from optimizer.plans.records import ALIKE, CANDIDATES, MOST_LOOKS, NO_DEARER, QUICK_CANDIDATES, ROUNDING
 from search_spaces.problem import Billing, Constraints, Objective, Problem, any_target
 
-from .bound import LATE_BY_STEPS, fastest_prompt, keeping_up, late_first_tokens, late_tokens
 from .settings import EngineSettings, make_settings
+from .work import LATE_BY_STEPS, fastest_prompt, keeping_up, late_first_tokens, late_tokens
 
 NEAR = 0.7
 """Share of every goal that a fleet reaches by formula which is worth a simulation [1]: predictions are off by so much

@@ -24,12 +24,15 @@ from costmodel.simulator.steps import GridSteps
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage
 from optimizer.fleets.evaluate import utilization
-from optimizer.fleets.fleet import Fleet, FleetPool, allowed, fleet_cost
+from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.pool import pool_key, pool_state
-from optimizer.loads.instance import Instance, Late, never
+from optimizer.fleets.purchase import allowed, fleet_cost
+from optimizer.loads.effort import LEAST_RUNS, Late, never
+from optimizer.loads.flows import Demand
+from optimizer.loads.instance import Instance
 from optimizer.plans.records import NOTABLE, SHORT_RUNS, TOLERANCE, ClassJudgement, Outcome
 
-from .demand import Demand, recorded_trace, seeded_demands
+from .demand import recorded_trace, seeded_demands
 from .judge import (
     MOST_JUDGED,
     MOST_RUNS,
@@ -48,8 +51,6 @@ from .judge import (
     until_decided,
 )
 
-LEAST_RUNS = 2
-"""Full runs that judge a fleet at least."""
 LIFETIMES = 1.0 / WARM_UP
 """Length of a full run in longest permitted times of a mean request, or in pauses between turns of a session: so the
 warm-up is one of them, and caches fill in it. Of a run with a crowd, in the requests of that: a fleet which ends a

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,23 +23,19 @@ from costmodel.workload import (
     gamma_arrivals,
     make_trace,
 )
-from optimizer.fleets.fleet import Fleet, hand_over_mix
+from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import PACE, pool_state
+from optimizer.fleets.purchase import hand_over_mix
+from optimizer.loads.flows import Demand
 from optimizer.loads.instance import Instance
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Recorded
 
+MORE_SESSIONS = 1.2, 20
+"""Sessions that are drawn over those which the requests take on average, and how many more: some end early."""
+
 SEEDS = 1_000_003
 """Distance between the seeds of two replications, so that the replications of nearby seeds differ."""
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """Requests of one run; flow (requests,): index of each request's flow; gap_edges: as `simulate` takes them [s]."""
-
-    trace: Trace
-    flow: IntArray
-    gap_edges: tuple[float, ...] = ()
 
 
 def seeded_demands(
@@ -81,7 +77,8 @@ def _session_trace(
     service = PACE * float(flows.share[stated_flows] @ flows.longest[stated_flows] / flows.share.sum())
     mean, rate = sessions.turns.mean, load.request_rate * volume / sessions.turns.mean
     begin = float(np.ceil(sessions.turns.longest)) * (sessions.pause.mean + service)
-    starts = gamma_arrivals(int(1.2 * requests / mean + begin * rate) + 20, rate, load.burstiness, seed)
+    share, spare = MORE_SESSIONS
+    starts = gamma_arrivals(int(share * requests / mean + begin * rate) + spare, rate, load.burstiness, seed)
     turns, session = draw_turns(
         sessions, starts, requests, begin=begin, service=service, most=load.max_tokens, seed=seed
     )

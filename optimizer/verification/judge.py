@@ -7,7 +7,7 @@ once: few looks are few chances to stop at an interval that chance made narrow (
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, IntArray
 from costmodel.engine import SCHEDULERS, Role
-from costmodel.errors import InputError, PdplanError
+from costmodel.errors import PdplanError
 from costmodel.memory import kv_capacity_bytes
 from costmodel.metric import METRICS, OWN_FIELDS, SHOWN_ALWAYS, Metric, Scope
 from costmodel.simulator.fleet import UNLIMITED, Limits, Router, SimulatedFleet, SimulatedPool, SimulatedTier
@@ -36,14 +36,15 @@ from costmodel.simulator.metrics import (
 )
 from costmodel.simulator.run import simulate
 from costmodel.simulator.steps import GridSteps, cost_steps
-from optimizer.fleets.evaluate import QUANTILES, boundary
-from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
-from optimizer.loads.instance import Instance, Late, factor_at, never, step_intervals
-from optimizer.plans.records import MOST_MORE, TOLERANCE, ClassJudgement, Outcome, Quantiles
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.purchase import pool_config
+from optimizer.loads.bisection import boundary
+from optimizer.loads.effort import Late, never
+from optimizer.loads.flows import Demand
+from optimizer.loads.instance import Instance, factor_at, step_intervals
+from optimizer.plans.records import MOST_MORE, QUANTILES, ClassJudgement, Outcome, Quantiles
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
-
-from .demand import Demand, seeded_demands
 
 Some = TypeVar("Some", bound=np.generic)
 
@@ -54,8 +55,6 @@ MOST_JUDGED = 300_000
 something new, and predictions are off by more."""
 VOLUMES = 1.0 / MOST_MORE, MOST_MORE
 """Multiples of the demand below which a fleet counts as serving nothing, and up to which it is tried."""
-LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1, 1.3, 1.6)
-"""Rates of the curve as shares of the saturation point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,21 +218,6 @@ def pool_steps(instance: Instance, pool: FleetPool) -> GridSteps:
     intervals = step_intervals(instance.problem, config)
     interval = intervals.prefill if pool.role is Role.PREFILL else intervals.decode
     return expected_steps.scaled(factor_at(interval, instance.quantile))
-
-
-def judge(
-    instance: Instance,
-    fleet: Fleet,
-    *,
-    requests: int,
-    seed: int = 0,
-    volume: float = 1.0,
-    replications: int = 1,
-) -> Judgement:
-    """Simulate `requests` requests of the demand, times `volume`, through a fleet, as often as `replications` says."""
-    demands = list(map(seeded_demands(instance, fleet, requests, seed, volume), range(replications)))
-    judgement = judge_demands(instance, simulated_fleet(instance, fleet), demands)
-    return replace(judgement, rate=instance.problem.workload.request_rate * volume)
 
 
 def judge_demands(instance: Instance, engines: SimulatedFleet, demands: Sequence[Demand]) -> Judgement:
@@ -532,17 +516,6 @@ class Trials:
     late: Late = never
     points: dict[float, RatePoint] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, instance: Instance, fleet: Fleet, requests: int, seed: int) -> Trials:
-        """Trials of a fleet in runs of so many requests, none made yet."""
-        engines = simulated_fleet(instance, fleet)
-
-        def judged(volume: float) -> Judgement:
-            draws = seeded_demands(instance, fleet, requests, seed, volume)
-            return judge_until(instance, engines, draws, until_decided(requests))
-
-        return cls(instance, judged)
-
     def at(self, volume: float) -> RatePoint:
         """The fleet at `volume` times the demand. Raises OutOfTimeError where it would take a run and it is late."""
         if volume not in self.points:
@@ -555,15 +528,6 @@ class Trials:
     def rising(self) -> tuple[RatePoint, ...]:
         """All points, by rate."""
         return tuple(self.points[volume] for volume in sorted(self.points))
-
-
-def goodput(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, tolerance: float = TOLERANCE) -> Goodput:
-    """Highest rate at which every class is shown to meet its goal, to `tolerance` (relative).
-
-    requests: of each run, which are doubled while a goal lies within its interval. Bisection over the rate, mix and
-    routing unchanged.
-    """
-    return goodput_among(Trials.of(instance, fleet, requests, seed), tolerance)
 
 
 def goodput_among(
@@ -597,40 +561,3 @@ def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
         in_time=served_rate * float(np.mean(good)),
         e2e=float(np.mean(times)),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """Points by rising rate, and what stands out among them [1/s].
-
-    saturation: highest rate that the fleet keeps up with, to a tolerance (0: none);
-    knee: rate of the point at which requests served per second over their mean time in the system is highest.
-    """
-
-    points: tuple[RatePoint, ...]
-    saturation: float
-    knee: float
-    goodput: Goodput
-
-
-def latency_curve(
-    instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, tolerance: float = TOLERANCE
-) -> Curve:
-    """Run a fleet at rates around its saturation point, with common random numbers.
-
-    The knee maximises Kleinrock's power, throughput / mean response time (Kleinrock 1979, Power and deterministic rules
-    of thumb): beyond it the delay grows faster, in proportion, than what is served.
-    """
-    trials, demand = Trials.of(instance, fleet, requests, seed), instance.problem.workload.request_rate
-    saturation, _ = boundary(lambda volume: not trials.at(volume).overloaded, tolerance, ends=VOLUMES)
-    if saturation >= VOLUMES[1]:
-        raise InputError(
-            f"{requests} requests are too few for a curve: the fleet falls behind at no rate up to "
-            f"{demand * VOLUMES[1]:g} req/s; ask for more requests"
-        )
-    goodput = goodput_among(trials, tolerance)
-    volumes = {volume for volume, point in trials.points.items() if point.rate in (goodput.rate, demand * saturation)}
-    volumes |= {share * (saturation or VOLUMES[0]) for share in LOADS}
-    points = tuple(trials.at(volume) for volume in sorted(volumes))
-    knee = max(points, key=lambda point: point.served / point.e2e)
-    return Curve(points, demand * saturation, knee.rate, goodput)

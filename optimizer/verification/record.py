@@ -13,11 +13,11 @@ from costmodel.simulator.metrics import percentiles
 from costmodel.units import SECONDS_PER_HOUR
 from optimizer.fleets.build_plan import MEANING, binding, engine_pools, more_load, with_latencies
 from optimizer.fleets.error_bars import ANALYTIC, bars_between
-from optimizer.fleets.evaluate import QUANTILES, evaluate
-from optimizer.fleets.fleet import Fleet, fleet_cost
+from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import ENDS, Instance, Resource, at_quantile
-from optimizer.plans.plan import Alternative, Binding, ClassResult, Plan, Proof, Status
+from optimizer.plans.plan import Binding, ClassResult, Plan
 from optimizer.plans.records import (
+    QUANTILES,
     ErrorBars,
     JudgedFleet,
     Quantiles,
@@ -102,34 +102,6 @@ def judged_fleet(instance: Instance, label: str, verdict: Verdict) -> JudgedFlee
         overloaded=verdict.judgement.overloaded,
         attainment={item.name: item.attainment for item in verdict.judgement.classes},
         latencies=list(verdict.judgement.classes),
-    )
-
-
-def fleet_row(  # noqa: PLR0917
-    instance: Instance,
-    fleet: Fleet,
-    verdict: Verdict | None,
-    heading: tuple[str, str],
-    why_not: str,
-    proof: Proof | None = None,
-    volume: float = 1.0,
-) -> Alternative:
-    """The row of a fleet that serves `volume` times the demand; heading: its kind and label; verdict: if simulated."""
-    is_split = any((pool.route != 1.0).any() for pool in fleet.pools)
-    return Alternative(
-        kind=heading[0],
-        label=heading[1],
-        status=Status.FEASIBLE if proof is None else proof.status,
-        cost_usd_per_hour=fleet_cost(instance, fleet),
-        bound_usd_per_hour=None if proof is None else proof.bound,
-        gap=None if proof is None else proof.gap,
-        pools=engine_pools(instance, fleet),
-        routes=[pool.route.tolist() for pool in fleet.pools] if is_split else [],
-        attainment=evaluate(instance, fleet, volume).overall if verdict is None else verdict.overall,
-        why_not=why_not,
-        simulated=verdict is not None,
-        confirmation=0 if verdict is None else verdict.confirmation,
-        latencies=[] if verdict is None else list(verdict.judgement.classes),
     )
 
 

@@ -20,11 +20,15 @@ from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import percentage, plural
 from costmodel.workload import Pages
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
-from optimizer.fleets.evaluate import QUANTILES, Evaluation, evaluate
-from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
-from optimizer.loads.instance import Instance, Progress, silent
+from optimizer.fleets.evaluate import Evaluation, evaluate
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.purchase import pool_config
+from optimizer.loads.bisection import boundary
+from optimizer.loads.effort import Progress, silent
+from optimizer.loads.flows import Demand
+from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
-from optimizer.plans.records import SHORT_RUNS, TOLERANCE, Quantiles
+from optimizer.plans.records import QUANTILES, SHORT_RUNS, TOLERANCE, Quantiles
 from search_spaces.bounds import HALF_WIDTH, SIMULATED_REQUESTS
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
@@ -32,21 +36,21 @@ from search_spaces.trace_reader import NANOSECONDS
 from search_spaces.trace_summary import read_trace, spread
 
 from .bench import full_length, run_length
-from .demand import SEEDS, Demand, closed_demand, diurnal_demands, planned_profile, replayed_trace, seeded_demands
+from .demand import SEEDS, closed_demand, diurnal_demands, planned_profile, replayed_trace, seeded_demands
 from .judge import (
-    LOADS,
-    Curve,
+    VOLUMES,
     Goodput,
     Judgement,
+    RatePoint,
     Run,
+    Trials,
     counted,
-    goodput,
+    goodput_among,
     half_width,
     hit_share,
     in_time,
     judge_demands,
     judge_until,
-    latency_curve,
     pool_behind,
     pooled,
     simulated_fleet,
@@ -466,3 +470,82 @@ def _slots(arrival: FloatArray, rates: FloatArray) -> IntArray:
     """Number of the slot in which each request comes."""
     length = arrival.size / float(rates.sum())
     return np.minimum(np.floor(arrival / length), rates.size - 1.0).astype(np.int64)
+
+
+LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1, 1.3, 1.6)
+"""Rates of the curve as shares of the saturation point."""
+
+
+# --- at other rates ---------------------------------------------------------------------------------------------------
+
+
+def judge(
+    instance: Instance,
+    fleet: Fleet,
+    *,
+    requests: int,
+    seed: int = 0,
+    volume: float = 1.0,
+    replications: int = 1,
+) -> Judgement:
+    """Simulate `requests` requests of the demand, times `volume`, through a fleet, as often as `replications` says."""
+    demands = list(map(seeded_demands(instance, fleet, requests, seed, volume), range(replications)))
+    judgement = judge_demands(instance, simulated_fleet(instance, fleet), demands)
+    return replace(judgement, rate=instance.problem.workload.request_rate * volume)
+
+
+def seeded_trials(instance: Instance, fleet: Fleet, requests: int, seed: int) -> Trials:
+    """Trials of a fleet in runs of so many requests, none made yet."""
+    engines = simulated_fleet(instance, fleet)
+
+    def judged(volume: float) -> Judgement:
+        draws = seeded_demands(instance, fleet, requests, seed, volume)
+        return judge_until(instance, engines, draws, until_decided(requests))
+
+    return Trials(instance, judged)
+
+
+def goodput(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, tolerance: float = TOLERANCE) -> Goodput:
+    """Highest rate at which every class is shown to meet its goal, to `tolerance` (relative).
+
+    requests: of each run, which are doubled while a goal lies within its interval. Bisection over the rate, mix and
+    routing unchanged.
+    """
+    return goodput_among(seeded_trials(instance, fleet, requests, seed), tolerance)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points by rising rate, and what stands out among them [1/s].
+
+    saturation: highest rate that the fleet keeps up with, to a tolerance (0: none);
+    knee: rate of the point at which requests served per second over their mean time in the system is highest.
+    """
+
+    points: tuple[RatePoint, ...]
+    saturation: float
+    knee: float
+    goodput: Goodput
+
+
+def latency_curve(
+    instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, tolerance: float = TOLERANCE
+) -> Curve:
+    """Run a fleet at rates around its saturation point, with common random numbers.
+
+    The knee maximises Kleinrock's power, throughput / mean response time (Kleinrock 1979, Power and deterministic rules
+    of thumb): beyond it the delay grows faster, in proportion, than what is served.
+    """
+    trials, demand = seeded_trials(instance, fleet, requests, seed), instance.problem.workload.request_rate
+    saturation, _ = boundary(lambda volume: not trials.at(volume).overloaded, tolerance, ends=VOLUMES)
+    if saturation >= VOLUMES[1]:
+        raise InputError(
+            f"{requests} requests are too few for a curve: the fleet falls behind at no rate up to "
+            f"{demand * VOLUMES[1]:g} req/s; ask for more requests"
+        )
+    goodput = goodput_among(trials, tolerance)
+    volumes = {volume for volume, point in trials.points.items() if point.rate in (goodput.rate, demand * saturation)}
+    volumes |= {share * (saturation or VOLUMES[0]) for share in LOADS}
+    points = tuple(trials.at(volume) for volume in sorted(volumes))
+    knee = max(points, key=lambda point: point.served / point.e2e)
+    return Curve(points, demand * saturation, knee.rate, goodput)

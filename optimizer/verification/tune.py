@@ -27,9 +27,11 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.errors import InputError, shown
-from optimizer.fleets.fleet import Fleet, fleet_cost
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.purchase import fleet_cost
+from optimizer.loads.effort import Late, Wish, never
 from optimizer.loads.flows import digest_of
-from optimizer.loads.instance import Instance, Late, never
+from optimizer.loads.instance import Instance
 from optimizer.plans.records import CANDIDATES, NO_DEARER, QUICK_CANDIDATES, TOLERANCE, ClassJudgement, Outcome
 
 from .bench import Bench, Verdict, chunks_of, fleet_key, valid
@@ -41,8 +43,6 @@ TAIL_WEIGHT, MISS_WEIGHT = TOLERANCE, 5.0
 """Of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
 SAMPLER = "TPE and neighbours"
 """What the sampler that is used is called (`Search`)."""
-LOOKS = 2 * QUICK_CANDIDATES
-"""Simulations that tuning may make."""
 LESS = TOLERANCE / 2.0
 """What a look must take off the tail at least to be worth a full run, or a higher cost [limits]: a short run tells no
 less."""
@@ -71,18 +71,6 @@ class Knob:
     start: int
     name: str
     shown: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """How to tune: looks that it may take; front: for cost and tail both, and judge what a dollar more buys.
-
-    study: name of the storage that keeps the study (`study.open_storage`), None: none does.
-    """
-
-    looks: int = LOOKS
-    front: bool = False
-    study: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,22 +19,15 @@ import numpy as np
 from costmodel.arrays import BoolArray
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import holds_at, promise
-from optimizer.fleets.fleet import (
-    Fleet,
-    FleetPool,
-    Named,
-    allowed,
-    classes_apart,
-    fewer_replicas,
-    fleet_cost,
-    fleet_gpus,
-)
+from optimizer.fleets.fleet import Fleet, FleetPool, Named
+from optimizer.fleets.purchase import allowed, classes_apart, fewer_replicas, fleet_cost, fleet_gpus
+from optimizer.loads.effort import Effort
 from optimizer.loads.instance import COLOCATED, ROLES, Instance
 from optimizer.plans.records import ALIKE, CANDIDATES, ROUNDING, TOLERANCE, Outcome
 from optimizer.search.search import NEAR, Engines, FleetSearch, is_refuted, most_engines, preferred
 from optimizer.search.settings import make_settings
 
-from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, fleet_key, valid
+from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, confirmed, fleet_key, valid
 
 if TYPE_CHECKING:
     from .tune import Tuned
@@ -133,6 +126,23 @@ class Loop:
             else:
                 self._miss(candidate, verdict)
         return self.best
+
+    def confirmed(self, effort: Effort) -> SearchResult:
+        """The cheapest fleet that fresh requests confirm, of CANDIDATES that hold at most.
+
+        A fleet that fresh requests refute has missed, and the search goes on. Once the search has to stop, no fleet is
+        confirmed any more.
+        """
+        for number in range(1, CANDIDATES + 1):
+            winner = self.run()
+            if winner is None or self.undecided is not None or self.bench.late():
+                return self.result(winner)
+            effort.report("confirming the fleet")
+            verdict, _ = confirmed(self.bench, winner, number, runs=effort.runs)
+            if verdict.held:
+                return self.result(verdict)
+            self.refute(verdict)
+        return replace(self.result(None), nearest=verdict)
 
     def _next(self) -> Candidate | None:
         """The cheapest fleet that waits; None where none costs less than what holds."""

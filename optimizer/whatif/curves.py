@@ -5,6 +5,8 @@ step takes one answer and one bisection. The next fleet is searched for RESOLUTI
 cheapest over less than that has no step. With simulation a step ends where its fleet was seen to hold, by bisection;
 one that holds nowhere in its stretch is refuted, and the cheapest of the others takes its place. At the problem's own
 value the whole search is made.
+
+What the chunk of a prompt does to a fleet: latencies, goodput and cost against `max_num_batched_tokens`.
 """
 
 from __future__ import annotations
@@ -12,29 +14,40 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
+import numpy as np
+
+from costmodel.engine import Role
 from costmodel.errors import InputError, shown
 from costmodel.metric import Metric
 from costmodel.words import plural
-from optimizer.fleets.evaluate import holds_at
+from optimizer.fleets.evaluate import evaluate, holds_at
+from optimizer.fleets.fleet import Fleet, with_replicas
+from optimizer.fleets.purchase import fleet_cost
+from optimizer.loads.bisection import bisection
+from optimizer.loads.effort import LEAST_RUNS, Progress, silent
 from optimizer.loads.flows import make_flows
-from optimizer.loads.instance import Instance, Progress, silent
+from optimizer.loads.instance import Instance
 from optimizer.plans.records import (
     CANDIDATES,
+    HALVINGS,
     OPTIMAL_GAP,
     QUICK_CANDIDATES,
     ROUNDING,
+    ClassLatencies,
+    Outcome,
     engine_counts,
 )
 from optimizer.search.search import Engines, smallest_batches
-from optimizer.verification.bench import LEAST_RUNS, look
+from optimizer.verification.bench import look, make_bench
 from optimizer.verification.judge import MOST_RUNS
 from search_spaces.bounds import OVER
 from search_spaces.problem import Goal, Problem
 from search_spaces.scenarios import own_value, scenario_problem, usual_range
 
-from .answer import MOST_STEPS, RESOLUTION, Answer, Case, Frontier, ScenarioEffort, Step, unproven
-from .solver import answer, is_simple
+from .answer import MOST_STEPS, RESOLUTION, Answer, Case, ChunkCurve, ChunkRow, Frontier, ScenarioEffort, Step, unproven
+from .solver import answer, break_of, is_simple
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,3 +314,81 @@ def _with_own(ramp: Ramp, curve: Frontier, own: Answer) -> Frontier:
     rest = [replace(step, start=ramp.hardest(step.start, begins)) for step in after[:1] if step.end != here]
     easy = ramp.easiest(here, *(step.start for step in after[:1]))
     return replace(curve, steps=tuple(_rising([*before, Step.of(easy, here, own), *rest, *after[1:]])))
+
+
+# --- the chunk of a prompt --------------------------------------------------------------------------------------------
+
+
+CHUNKS: Final = "search.max_num_batched_tokens"
+
+
+MOST_TIMES: Final = 2**HALVINGS
+"""As many replicas as the fleet has, beyond which none are counted for a chunk that needs more."""
+
+
+def chunk_curve(
+    problem: Problem,
+    chunks: Sequence[int],
+    *,
+    simulated: bool = True,
+    progress: Progress = silent,
+) -> ChunkCurve | Answer:
+    """The curve over some chunks and the fleet's own; where there is no fleet, the answer that says why.
+
+    All engines that take prompts get each chunk in turn; everything else stays, so that the curve is of the chunk
+    alone. A small chunk splits a prompt into more steps; a large one makes the tokens of running requests wait for it.
+    Raises InputError where a chunk is out of range, or the least cost
+    with pools that all classes share is not what the problem asks for.
+    """
+    if not is_simple(problem):
+        raise InputError("--chunk is for the least cost with pools that all classes share")
+    sizes = sorted({*problem.space.max_num_batched_tokens, *chunks})
+    problem = scenario_problem(problem, {CHUNKS: sizes})
+    best = answer(problem, ScenarioEffort.FULL, simulated=simulated)
+    if best.case is None:
+        return best
+    case = replace(best.case, instance=replace(best.case.instance, problem=problem))
+    tables, takers = case.instance.tables, [pool for pool in case.fleet.pools if pool.role is not Role.DECODE]
+    own = int(tables.chunks[takers[0].chunk])
+    curve_sizes = sorted({*chunks, own})
+    places = {size: int(np.flatnonzero(tables.chunks == size)[0]) for size in curve_sizes}
+    fitting = [
+        size for size in curve_sizes if all(tables.roomy[pool.shape, pool.seqs, places[size]] for pool in takers)
+    ]
+    rows = []
+    for number, size in enumerate(fitting):
+        progress(f"chunk of {size:,} tokens", number / len(fitting))
+        pools = [pool if pool.role is Role.DECODE else replace(pool, chunk=places[size]) for pool in case.fleet.pools]
+        with_chunk = replace(case, key=f"{case.key} {size}", fleet=Fleet(tuple(pools)))
+        rows.append(_chunk_row(size, with_chunk, simulated=simulated))
+    return ChunkCurve(problem, best, takers[0].role, own, tuple(rows), tuple(sorted({*curve_sizes} - {*fitting})))
+
+
+def _chunk_row(size: int, case: Case, *, simulated: bool) -> ChunkRow:
+    """What one chunk makes of the fleet."""
+    instance, fleet = case.instance, case.fleet
+    first = next(number for number, pool in enumerate(fleet.pools) if pool.role is not Role.DECODE)
+    if simulated:
+        judgement = make_bench(instance).verdict(fleet).judgement
+        classes, outcome = list[ClassLatencies](judgement.classes), judgement.outcome
+        overloaded = judgement.overloaded
+    else:
+        evaluation = evaluate(instance, fleet)
+        classes, outcome = evaluation.classes, Outcome.MEETS if evaluation.holds else Outcome.MISSES
+        overloaded = not evaluation.stable
+    goodput = break_of(case)[0] * instance.problem.workload.request_rate
+    enough = _fewest_replicas(instance, fleet, first)
+    replicas = None if enough is None else enough.pools[first].replicas
+    cost = None if enough is None else fleet_cost(instance, enough)
+    return ChunkRow(size, outcome, simulated, classes, goodput, replicas, cost, overloaded)
+
+
+def _fewest_replicas(instance: Instance, fleet: Fleet, index: int) -> Fleet | None:
+    """The fleet with as few replicas in one pool as meet the SLO by formula; None where too many are needed."""
+
+    def misses(count: int) -> bool:
+        return not holds_at(instance, with_replicas(fleet, index, count))
+
+    most = MOST_TIMES * fleet.pools[index].replicas
+    count = bisection(0, most + 1, misses)[1]
+    return None if count > most else with_replicas(fleet, index, count)

@@ -6,8 +6,6 @@ Along a price (`break_even`) the cost of each fleet is a straight line, and two 
 Shadow prices say what one more GPU, dollar or watt of a limit would save: at the margin of the floor's relaxation
 (`dual`), and in whole engines (`whole`). A budget never makes the fleet that meets a demand cheaper; what it is worth
 is how much more demand could be served.
-
-What the chunk of a prompt does to a fleet: latencies, goodput and cost against `max_num_batched_tokens`.
 """
 
 from __future__ import annotations
@@ -21,13 +19,13 @@ from typing import Final
 
 import numpy as np
 
-from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
 from optimizer.fleets.build_plan import LIMIT_UNITS, pool_of_record
-from optimizer.fleets.evaluate import bisection, evaluate, holds_at
-from optimizer.fleets.fleet import INVENTORY, Fleet, fleet_cost, owned_and_rented, with_replicas
-from optimizer.loads.instance import ENDS, Brake, Instance, Progress, planned_instance, silent, slow_end
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.purchase import INVENTORY, owned_and_rented
+from optimizer.loads.effort import Brake, Progress, silent
+from optimizer.loads.instance import ENDS, Instance, planned_instance, slow_end
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import (
     CANDIDATES,
@@ -36,30 +34,23 @@ from optimizer.plans.records import (
     OPTIMAL_GAP,
     ROUNDING,
     BreakEven,
-    ClassLatencies,
     EnginePool,
     Flip,
-    Outcome,
     PricePiece,
     Sensitivity,
     unpriced,
 )
-from optimizer.recommend.explain import stated_limits, with_limit
+from optimizer.recommend.changed_problem import stated_limits, with_limit
 from optimizer.search.bound import floor_matrices
-from optimizer.search.program import Aim, aim_of, write_model
-from optimizer.search.program import solve as solve_program
+from optimizer.search.program import Aim, aim_of, solve, write_model
 from optimizer.search.search import Engines, engines_of, is_refuted
 from optimizer.search.settings import make_settings
-from optimizer.verification.bench import make_bench
 from search_spaces.problem import Goal, Offer, Problem
-from search_spaces.scenarios import Scenario, check_order, lever_of, own_value, scenario_problem, usual_range
+from search_spaces.scenarios import Scenario, check_order, lever_of, own_value, usual_range
 
 from .answer import (
     MOST_STEPS,
     Answer,
-    Case,
-    ChunkCurve,
-    ChunkRow,
     Frontier,
     MovedLever,
     ScenarioEffort,
@@ -67,7 +58,7 @@ from .answer import (
     Step,
     swing,
 )
-from .solver import answer, answer_of_plan, break_of, demand_of, is_simple, slow_instance, solve
+from .solver import answer, answer_of_plan, demand_of, is_simple, slow_instance, solve_scenarios
 
 STEP_TIME: Final = "step_time_quantile"
 """The lever of how slow all steps are within the errors of past predictions."""
@@ -126,7 +117,7 @@ def tornado(
         return [(0,), *sorted(pairs, key=lambda pair: -swing([answers[0], *(answers[end] for end in pair)]))]
 
     ends = [Scenario("", {row.key: end}) for row in rows for end in (row.low, row.high)]
-    here, *answers = solve(problem, [Scenario("", {}), *ends], effort, looks, groups)
+    here, *answers = solve_scenarios(problem, [Scenario("", {}), *ends], effort, looks, groups)
     pairs = zip(rows, answers[::2], answers[1::2], strict=True)
     moved = [replace(row, answers=(here, low, high)) for row, low, high in pairs]
     return sorted(moved, key=lambda row: -row.swing)
@@ -136,7 +127,7 @@ def tornado(
 
 STARTS: Final = 2**HALVINGS
 """Parts into which the range of a lever of unknown manners is cut first."""
-Point = tuple[float, Answer]
+AnswerAt = tuple[float, Answer]
 
 
 def break_even(  # noqa: PLR0917
@@ -208,7 +199,7 @@ class Along:
         is_moved = np.array([gpu.casefold() == name for gpu in names])
         return 0.0 if self.price is None else float(rented_gpus @ is_moved)
 
-    def between(self, low_point: Point, high_point: Point) -> Iterator[Step]:
+    def between(self, low_point: AnswerAt, high_point: AnswerAt) -> Iterator[Step]:
         """Steps between two solved values: parted where lines of cost cross, or in the middle."""
         (low, first), (high, last) = low_point, high_point
         if dict(first.gpus) == dict(last.gpus):
@@ -227,7 +218,7 @@ class Along:
         yield from self.between(low_point, (middle, between))
         yield from self.between((middle, between), high_point)
 
-    def _crossing(self, low_point: Point, high_point: Point) -> float:
+    def _crossing(self, low_point: AnswerAt, high_point: AnswerAt) -> float:
         """The price at which two fleets cost the same; in the middle where both buy as many GPUs."""
         (low, first), (high, last) = low_point, high_point
         slope, flatter = self.bought(first), self.bought(last)
@@ -240,7 +231,7 @@ class Along:
         """What a fleet costs a little further along: along a price, as much more as GPUs are paid for."""
         return None if best.cost is None else best.cost + self.bought(best) * further
 
-    def _change(self, low_point: Point, high_point: Point) -> float:
+    def _change(self, low_point: AnswerAt, high_point: AnswerAt) -> float:
         """Where the best fleet changes between two near values: half-way, or at the price that the budget allows it."""
         (low, first), (high, last) = low_point, high_point
         budget, bought = self.problem.constraints.budget, self.bought(first)
@@ -424,7 +415,7 @@ def near_optimal(
         return [(number,) for number in sorted(range(len(answers)), key=lambda number: costs[number])]
 
     none = "by formula none meets the SLO within the file's limits"
-    answers = solve(problem, scenarios, effort, max(looks - 1, 0), groups)
+    answers = solve_scenarios(problem, scenarios, effort, max(looks - 1, 0), groups)
     rows = [
         (scenario.name, row if row.pools or row.refuted else replace(row, binding=none))
         for scenario, row in zip(scenarios, answers, strict=True)
@@ -472,82 +463,7 @@ def relaxation(instance: Instance, limit: str, *, goodput: bool) -> tuple[float,
     if not matrices.size:
         return None
     model = write_model(matrices, aim)
-    solution = solve_program(model.program, relaxed=True)
+    solution = solve(model.program, relaxed=True)
     if not solution.x.size:
         return None
     return solution.objective * scale, (max(-float(solution.duals[model.limits[limit]]), 0.0) + 0.0) * scale
-
-
-# --- the chunk of a prompt --------------------------------------------------------------------------------------------
-
-CHUNKS: Final = "search.max_num_batched_tokens"
-MOST_TIMES: Final = 2**HALVINGS
-"""As many replicas as the fleet has, beyond which none are counted for a chunk that needs more."""
-
-
-def chunk_curve(
-    problem: Problem,
-    chunks: Sequence[int],
-    *,
-    simulated: bool = True,
-    progress: Progress = silent,
-) -> ChunkCurve | Answer:
-    """The curve over some chunks and the fleet's own; where there is no fleet, the answer that says why.
-
-    All engines that take prompts get each chunk in turn; everything else stays, so that the curve is of the chunk
-    alone. A small chunk splits a prompt into more steps; a large one makes the tokens of running requests wait for it.
-    Raises InputError where a chunk is out of range, or the least cost
-    with pools that all classes share is not what the problem asks for.
-    """
-    if not is_simple(problem):
-        raise InputError("--chunk is for the least cost with pools that all classes share")
-    sizes = sorted({*problem.space.max_num_batched_tokens, *chunks})
-    problem = scenario_problem(problem, {CHUNKS: sizes})
-    best = answer(problem, ScenarioEffort.FULL, simulated=simulated)
-    if best.case is None:
-        return best
-    case = replace(best.case, instance=replace(best.case.instance, problem=problem))
-    tables, takers = case.instance.tables, [pool for pool in case.fleet.pools if pool.role is not Role.DECODE]
-    own = int(tables.chunks[takers[0].chunk])
-    curve_sizes = sorted({*chunks, own})
-    places = {size: int(np.flatnonzero(tables.chunks == size)[0]) for size in curve_sizes}
-    fitting = [
-        size for size in curve_sizes if all(tables.roomy[pool.shape, pool.seqs, places[size]] for pool in takers)
-    ]
-    rows = []
-    for number, size in enumerate(fitting):
-        progress(f"chunk of {size:,} tokens", number / len(fitting))
-        pools = [pool if pool.role is Role.DECODE else replace(pool, chunk=places[size]) for pool in case.fleet.pools]
-        with_chunk = replace(case, key=f"{case.key} {size}", fleet=Fleet(tuple(pools)))
-        rows.append(_chunk_row(size, with_chunk, simulated=simulated))
-    return ChunkCurve(problem, best, takers[0].role, own, tuple(rows), tuple(sorted({*curve_sizes} - {*fitting})))
-
-
-def _chunk_row(size: int, case: Case, *, simulated: bool) -> ChunkRow:
-    """What one chunk makes of the fleet."""
-    instance, fleet = case.instance, case.fleet
-    first = next(number for number, pool in enumerate(fleet.pools) if pool.role is not Role.DECODE)
-    if simulated:
-        judgement = make_bench(instance).verdict(fleet).judgement
-        classes, outcome = list[ClassLatencies](judgement.classes), judgement.outcome
-        overloaded = judgement.overloaded
-    else:
-        evaluation = evaluate(instance, fleet)
-        classes, outcome = evaluation.classes, Outcome.MEETS if evaluation.holds else Outcome.MISSES
-        overloaded = not evaluation.stable
-    goodput = break_of(case)[0] * instance.problem.workload.request_rate
-    enough = _fewest_replicas(instance, fleet, first)
-    replicas = None if enough is None else enough.pools[first].replicas
-    cost = None if enough is None else fleet_cost(instance, enough)
-    return ChunkRow(size, outcome, simulated, classes, goodput, replicas, cost, overloaded)
-
-
-def _fewest_replicas(instance: Instance, fleet: Fleet, index: int) -> Fleet | None:
-    """The fleet with as few replicas in one pool as meet the SLO by formula; None where too many are needed."""
-
-    def misses(count: int) -> bool:
-        return not holds_at(instance, with_replicas(fleet, index, count))
-
-    most = MOST_TIMES * fleet.pools[index].replicas
-    count = bisection(0, most + 1, misses)[1]
-    return None if count > most else with_replicas(fleet, index, count)

@@ -4,8 +4,8 @@
     full       mixtures too, as `optimize --effort quick` has it
     simulated  what `optimize` says
 
-By formula a fleet may miss when it is simulated (`confirmed`): then the cheapest of one pool or two is simulated that
-has not more engines of the same kinds, CANDIDATES times at most. A fleet that missed is never an answer.
+By formula a fleet may miss when it is simulated (`confirmed_answer`): then the cheapest of one pool or two is simulated
+that has not more engines of the same kinds, CANDIDATES times at most. A fleet that missed is never an answer.
 
 A sweep answers each of its scenarios; then some fleets are simulated, if not stated otherwise those of the most
 scenarios, and those of fleets that missed are solved again. The choice depends on the answers alone, so that it is the
@@ -29,13 +29,15 @@ from costmodel.errors import BelowFloorError, ImpossibleError
 from costmodel.words import percentage
 from optimizer.fleets.build_plan import engine_pools, fleet_bindings, package_versions
 from optimizer.fleets.evaluate import goodput_volume, pool_headroom
-from optimizer.fleets.fleet import Fleet, fleet_cost, fleet_gpus
+from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import KEPT, pool_key
-from optimizer.loads.instance import Brake, Instance, Progress, as_planned, make_instance
+from optimizer.fleets.purchase import fleet_cost, fleet_gpus
+from optimizer.loads.effort import Brake, Level, Progress
+from optimizer.loads.instance import Instance, as_planned, make_instance
 from optimizer.plans.plan import Binding, Plan, Proof, Status, proof_of_judged
 from optimizer.plans.records import CANDIDATES
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.search import Level, search_by_formula
+from optimizer.recommend.search import search_by_formula
 from optimizer.search.bound import check_floors
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import (
@@ -88,7 +90,7 @@ def answer(
             best = _few_pools(problem, known_misses)
     except BelowFloorError as error:
         return nothing(str(error).splitlines()[0].partition(": ")[2].partition(": ")[2])
-    return confirmed(problem, best) if simulated and is_simple(problem) else best
+    return confirmed_answer(problem, best) if simulated and is_simple(problem) else best
 
 
 def is_simple(problem: Problem) -> bool:
@@ -261,7 +263,7 @@ def why_none(problem: Problem, status: Status = Status.TIME_LIMIT) -> Answer:
 # --- by simulation ----------------------------------------------------------------------------------------------------
 
 
-def confirmed(problem: Problem, best: Answer) -> Answer:
+def confirmed_answer(problem: Problem, best: Answer) -> Answer:
     """The answer by formula if its fleet holds when it is simulated, else the cheapest of one pool or two that does."""
     misses: list[Answer] = []
     floor = best.bound
@@ -439,7 +441,7 @@ def _first_looks(answers: Sequence[Answer], groups: Sequence[tuple[int, ...]], l
     return sorted(chosen.values())
 
 
-def solve(
+def solve_scenarios(
     problem: Problem, scenarios: Sequence[Scenario], effort: ScenarioEffort, looks: int, groups: Groups
 ) -> list[Answer]:
     """The answers to some scenarios, solved in this process; looks, groups: as of a sweep."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from search_spaces.problem import Problem
 
 EFFORTS = ("quick", "standard", "thorough")
-"""Values of `optimizer.recommend.search.Level`, which is slow to import."""
+"""Values of `optimizer.loads.effort.Level`, which is slow to import."""
 FRONT = Bounds(2, 10_000)
 """Fleets that may be simulated for a front."""
 
@@ -168,7 +168,7 @@ def show_plan(console: Console, plan: Plan, output: Path | None, *, as_json: boo
 
 def searched(console: Console, problem: Problem, base: Path, effort: str, **options: Any) -> Plan:
     """Find the fleet and report progress; Ctrl-C ends the search once a fleet is proven."""
-    from optimizer.loads.instance import Brake
+    from optimizer.loads.effort import Brake
     from pdplan import api
 
     brake = Brake()

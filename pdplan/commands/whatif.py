@@ -232,6 +232,7 @@ def answers(
     """The answer to each question besides a sweep."""
     from optimizer.whatif import sensitivity
     from optimizer.whatif.answer import Answer
+    from optimizer.whatif.curves import chunk_curve
     from optimizer.whatif.solver import answer
     from reports.answers import curves, whatif
     from reports.scenarios import no_fleet_document
@@ -259,7 +260,7 @@ def answers(
         yield "alternatives", *whatif.alternatives_answer(fleets, options["slack"])
     if options["chunks"]:
         tell("the cheapest fleet", 0.9)
-        chunks = sensitivity.chunk_curve(problem, options["chunks"], simulated=bool(looks), progress=tell)
+        chunks = chunk_curve(problem, options["chunks"], simulated=bool(looks), progress=tell)
         if isinstance(chunks, Answer):
             yield "chunks", None, no_fleet_document("No fleet meets the SLO.", chunks)
         else:

@@ -20,8 +20,8 @@ from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import Outcome, Quantiles
-from reports.deploy.deployment import PlannedWorkload
-from reports.deploy.describe import demand_of, told_apart
+from reports.deploy.deployment import PlannedWorkload, told_apart
+from reports.deploy.describe import demand_of
 from reports.document import Document, Section, table_of
 from reports.numbers import duration, percent, rate, signed_percent
 from reports.provenance import slo_classes

@@ -14,7 +14,7 @@ from costmodel.units import HOURS_PER_DAY
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
 from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
-from optimizer.verification.judge import Curve
+from optimizer.verification.simulated_plan import Curve
 from reports import charts
 from reports.alternatives import ORIGINS, alternative_name, distinct_alternatives, is_feasible, tried_fleets, undecided
 from reports.document import Chart, table_of

@@ -17,8 +17,8 @@ from costmodel.units import HOURS_PER_DAY, MICRO
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Status
 from optimizer.plans.records import TOLERANCE, ClassJudgement, ClassLatencies, Outcome
-from optimizer.verification.judge import Curve, RatePoint, half_width
-from optimizer.verification.simulated_plan import DaySlot, Simulated
+from optimizer.verification.judge import RatePoint, half_width
+from optimizer.verification.simulated_plan import Curve, DaySlot, Simulated
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, latencies, percent, percent_beside, rate, si, significant
 from reports.provenance import served_rate

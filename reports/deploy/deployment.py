@@ -17,7 +17,7 @@ from costmodel.engine import EngineConfig, EngineOverhead, Role
 from costmodel.errors import InputError, shown
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
-from optimizer.plans.plan import Route
+from optimizer.plans.plan import Plan, Route
 from search_spaces.problem import Balancing, Recorded, Slo, Target, target_of
 
 VERSION: Final = re.compile(r"\d+(\.\d+)*\w*")
@@ -541,3 +541,18 @@ class Deployment:
     def pool(self, name: str) -> DeployedPool | None:
         """The pool of this file name, if there is one."""
         return next((pool for pool in self.pools if pool.name == name), None)
+
+
+def told_apart(plan: Plan) -> bool:
+    """Whether there are several classes, and the routes tell the requests of each."""
+    names = {slo.name for slo in plan.classes}
+    return len(names) > 1 and {route.slo_class for route in plan.routing if route.share > 0.0} == names
+
+
+def reach(deployment: Deployment, settings: WorkerSettings) -> int:
+    """Longest request that an engine starts with, by what it is told of the model's config.json [token]."""
+    overrides: dict[str, Any] = json.loads(settings.config_overrides or "{}")
+    for section in (overrides, *overrides.values()):
+        if isinstance(section, dict) and "max_position_embeddings" in section:
+            return int(section["max_position_embeddings"])
+    return deployment.model.max_position if overrides else deployment.own_context

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -42,6 +41,7 @@ from .deployment import (
     PlannedWorkload,
     UndeployableError,
     WorkerSettings,
+    told_apart,
 )
 from .flags import one_line
 
@@ -361,12 +361,6 @@ def classes_of(plan: Plan) -> tuple[LabelledSlo, ...]:
     )
 
 
-def told_apart(plan: Plan) -> bool:
-    """Whether there are several classes, and the routes tell the requests of each."""
-    names = {slo.name for slo in plan.classes}
-    return len(names) > 1 and {route.slo_class for route in plan.routing if route.share > 0.0} == names
-
-
 def demand_of(plan: Plan, slo_class: str | None = None, problem: Problem | None = None) -> PlannedWorkload:
     """The workload at the planned volume; slo_class: only its requests; problem: for what the plan does not repeat."""
     load, rate = plan.workload, plan.workload.request_rate_rps * planned_volume(plan)
@@ -445,12 +439,3 @@ def _own_context(scaling: ContextScaling, deployment: Deployment, config: Mappin
     family = config.get(scaling.section or "", config).get("model_type")
     able = trtllm and family not in fact("passes_over_yarn")
     return scaling.stated if able or scaling.length > scaling.stated else scaling.trained
-
-
-def reach(deployment: Deployment, settings: WorkerSettings) -> int:
-    """Longest request that an engine starts with, by what it is told of the model's config.json [token]."""
-    overrides: dict[str, Any] = json.loads(settings.config_overrides or "{}")
-    for section in (overrides, *overrides.values()):
-        if isinstance(section, dict) and "max_position_embeddings" in section:
-            return int(section["max_position_embeddings"])
-    return deployment.model.max_position if overrides else deployment.own_context

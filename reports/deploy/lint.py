@@ -24,8 +24,7 @@ from reports.deploy.deployment import SWITCH, fact, legal_flag, transfer_facts
 from reports.deploy.hosts import GATEWAY_FILE, check_words
 from search_spaces.enumeration import degree_refusals
 
-from .deployment import DeployedPool, Deployment, GatewayRouting, WorkerSettings
-from .describe import reach
+from .deployment import DeployedPool, Deployment, GatewayRouting, WorkerSettings, reach
 from .flags import KV_ROLES, PUSH, Words, read_role, read_settings, read_transfer, words_of
 from .formats import dig, load_documents
 from .hosts import ROUTER_FILE, health_flags

@@ -34,7 +34,6 @@ from reports.deploy.deployment import (
     scattering,
     versions_of,
 )
-from reports.deploy.describe import told_apart
 from reports.deploy.flags import connector
 from reports.deploy.formats import Raw, manifest, objects, pod_text, render
 from reports.deploy.kubernetes import (
@@ -51,6 +50,8 @@ from reports.provenance import is_simulated_row, slo_classes, slo_words
 from reports.slos import QUANTILES, goal_label
 from reports.text import clean
 from search_spaces.problem import Balancing, target_of
+
+from .deployment import told_apart
 
 FOLDER: Final = "benchmark"
 BLOCK_TOKENS: Final = 128

@@ -1,0 +1,215 @@
+"""What is bought for a fleet: its engine configs, GPUs, their price, and the limits that all of it must keep.
+
+Also whether its pools can hand over to one another, and the same fleet with fewer engines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from costmodel.engine import EngineConfig, Role
+from optimizer.loads.instance import ROLES, Instance
+from optimizer.plans.records import NOTABLE, ROUNDING, TOLERANCE
+from search_spaces.enumeration import engine_config
+from search_spaces.problem import Billing, Pools, Problem, Routing, any_target
+
+from .fleet import Fleet, FleetPool, Named, even_mix, gets_whole, with_replicas, without_pool
+
+UNMATCHED = TOLERANCE / 2.0
+"""Share of what a pool sends or takes in that may find no partner before a routing counts as impossible [1]."""
+
+
+SHORT_PROMPTS = 2.0 * NOTABLE
+"""Share of the prompts that may be so short that a prefill step has no seat for as many as fill it [1]."""
+
+INVENTORY = "inventory "
+"""Before the name of a GPU type, the name of the limit on how many of it can be had."""
+
+
+def pool_config(instance: Instance, pool: FleetPool) -> EngineConfig:
+    """The engine config of a pool, scheduler limits filled in; a decode step has room for every request's tokens."""
+    tables = instance.tables
+    seqs, budget = int(tables.seqs[pool.seqs]), int(tables.chunks[pool.chunk])
+    budget = max(budget, int(tables.verified[pool.shape]) * seqs) if pool.role is Role.DECODE else budget
+    return engine_config(instance.problem, tables.shapes[pool.shape], pool.role, seqs, budget)
+
+
+def prefill_seqs(instance: Instance, shape: int, chunk: int) -> int:
+    """Index of the batch limit of a prefill engine: seats for the prompts that fill a step in every stage and rank.
+
+    The formulas take steps to be limited by their token budget alone; a seat that is not taken costs nothing but the
+    memory that engines lay aside for it, of which the longest request must be left what it needs.
+    """
+    flows, tables = instance.flows, instance.tables
+    order = np.argsort(flows.new_tokens)
+    below = np.cumsum(flows.share[order]) / flows.share.sum()
+    short = flows.new_tokens[order][min(int(np.searchsorted(below, SHORT_PROMPTS)), order.size - 1)]
+    steps = float(tables.pipeline[shape] * tables.ranks[shape])
+    place = int(np.searchsorted(tables.seqs[tables.limits], steps * np.ceil(tables.rank_chunks[shape, -1] / short)))
+    fitting = np.flatnonzero(tables.roomy[shape, tables.limits, chunk])
+    return int(tables.limits[min(place, fitting.max(initial=0))])
+
+
+def hand_over_mix(instance: Instance, fleet: Fleet) -> FloatArray:
+    """See `even_mix`: for each prefill, decode pool and flow, as the routing has it."""
+    shapes = ([pool.shape for pool in fleet.of(role)] for role in (Role.PREFILL, Role.DECODE))
+    return even_mix(instance.tables.talks[np.ix_(*shapes)], *_handed_over(instance, fleet))
+
+
+def can_hand_over(instance: Instance, fleet: Fleet) -> bool:
+    """Whether the pools can hand over to one another all that the routing has them send and take in."""
+    mix = hand_over_mix(instance, fleet)
+    if (mix == 1.0).all():
+        return True
+    sent, intake = _handed_over(instance, fleet)
+    pairs = mix * intake / np.maximum(intake.sum(axis=0), 1e-300)
+    out = np.where(sent > 0.0, pairs.sum(axis=1), 1.0)
+    into = np.where(intake > 0.0, (mix * sent[:, None] / np.maximum(sent.sum(axis=0), 1e-300)).sum(axis=0), 1.0)
+    return bool(max(np.abs(out - 1.0).max(), np.abs(into - 1.0).max()) <= UNMATCHED)
+
+
+def _handed_over(instance: Instance, fleet: Fleet) -> list[FloatArray]:
+    """Share of each flow that each prefill pool sends and each decode pool takes in, each (pools, flows)."""
+    flows = instance.flows.isl.size
+    ends = (fleet.of(role) for role in (Role.PREFILL, Role.DECODE))
+    return [np.array([pool.route for pool in pools]).reshape(len(pools), flows) for pools in ends]
+
+
+def with_names(instance: Instance, pools: list[FleetPool]) -> tuple[FleetPool, ...]:
+    """Sort the pools and give each a stable name such as decode-1."""
+    share = instance.flows.share
+    sorted_pools = sorted(pools, key=lambda pool: (ROLES.index(pool.role), -float(pool.route @ share), pool.shape))
+    numbers = {role: count(1) for role in ROLES}
+    return tuple(replace(pool, name=f"{pool.role.value}-{next(numbers[pool.role])}") for pool in sorted_pools)
+
+
+def owned_and_rented(problem: Problem, gpus: FloatArray | IntArray) -> tuple[FloatArray, FloatArray]:
+    """GPUs of each offer that so many in use are paid for as: owned ones, and beyond these rented, each (..., offers).
+
+    Where whole nodes are rented, their GPUs are used before the owned ones.
+    """
+    rented_gpus = np.maximum(gpus - np.array([float(offer.owned) for offer in problem.offers]), 0.0)
+    for index, offer in enumerate(problem.offers):
+        if offer.billing is Billing.NODE:
+            size = offer.accelerator.node_size
+            rented_gpus[..., index] = np.ceil(rented_gpus[..., index] / size) * size
+    return np.maximum(gpus - rented_gpus, 0.0), rented_gpus
+
+
+def paid_gpus(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
+    """GPUs of each offer that so many in use are paid for, (..., offers)."""
+    return np.asarray(sum(owned_and_rented(problem, gpus)))
+
+
+def offer_prices(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
+    """Price of so many GPUs of each offer in use [$/h], (..., offers)."""
+    owned_gpus, rented_gpus = owned_and_rented(problem, gpus)
+    owned, rented = (np.array(prices) for prices in zip(*(offer.in_use for offer in problem.offers), strict=True))
+    return np.asarray(owned_gpus * owned + rented_gpus * rented)
+
+
+def gpu_cost(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
+    """Price of all GPUs together [$/h]; gpus (..., offers)."""
+    return np.asarray(offer_prices(problem, gpus).sum(axis=-1))
+
+
+def gpu_limits(problem: Problem) -> list[tuple[str, float, FloatArray]]:
+    """Limits on the GPUs of a fleet: name, the most, and what a GPU of each offer takes of it, (offers,).
+
+    Inventory [GPU], power [W] and max_gpus [GPU]; the budget is none, as whole nodes may be billed.
+    """
+    offers, limits, one_each = problem.offers, problem.constraints, np.eye(len(problem.offers))
+    rows = [
+        (f"{INVENTORY}{offer.accelerator.name}", offer.stock, row)
+        for offer, row in zip(offers, one_each, strict=True)
+        if offer.inventory is not None
+    ]
+    if limits.power is not None:
+        rows.append(("power", limits.power, np.array([offer.accelerator.tdp for offer in offers])))
+    if limits.max_gpus is not None:
+        rows.append(("max_gpus", float(limits.max_gpus), np.ones(len(offers))))
+    return rows
+
+
+def within_limits(problem: Problem, gpus: FloatArray | IntArray) -> BoolArray:
+    """Whether so many GPUs of each offer, (..., offers), keep inventory, budget, power and the limit on all GPUs."""
+    good, budget = np.ones(gpus.shape[:-1], dtype=np.bool_), problem.constraints.budget
+    for _, most, weight in gpu_limits(problem):
+        good &= gpus @ weight <= most * (1.0 + 1e-9)
+    return good if budget is None else good & (gpu_cost(problem, gpus) <= budget * (1.0 + 1e-9))
+
+
+def pool_gpus(instance: Instance, pool: FleetPool) -> int:
+    """GPUs of one pool, spares included."""
+    return (pool.replicas + pool.spares) * int(instance.tables.gpus[pool.shape])
+
+
+def fleet_gpus(instance: Instance, fleet: Fleet) -> IntArray:
+    """GPUs of each offer, spares included, shape (offers,)."""
+    gpus = np.zeros(len(instance.problem.offers), dtype=np.int64)
+    for pool in fleet.pools:
+        gpus[instance.tables.offer[pool.shape]] += pool_gpus(instance, pool)
+    return gpus
+
+
+def offer_costs(instance: Instance, fleet: Fleet) -> FloatArray:
+    """Price of the GPUs of each offer, spares and whole nodes included [$/h], shape (offers,)."""
+    return offer_prices(instance.problem, fleet_gpus(instance, fleet))
+
+
+def fleet_cost(instance: Instance, fleet: Fleet) -> float:
+    """Price of a fleet, spares and whole nodes included [$/h]."""
+    return float(offer_costs(instance, fleet).sum())
+
+
+def keeps_limits(instance: Instance, fleet: Fleet) -> bool:
+    """Whether a fleet keeps all limits on the whole of it: those on its GPUs and on the number of pools."""
+    fits = instance.problem.constraints.fits(pool.role for pool in fleet.pools)
+    return fits and bool(within_limits(instance.problem, fleet_gpus(instance, fleet)))
+
+
+def classes_apart(problem: Problem) -> bool:
+    """Whether no pool may serve two SLO classes, and there are two."""
+    return problem.constraints.pools is Pools.PER_CLASS and len(problem.slos) > 1
+
+
+def no_staged_prefill(problem: Problem) -> bool:
+    """Whether no target takes hand-overs from pipelines behind a router of several pools of a role.
+
+    For a target that is stated, the pairs that can hand over say so.
+    """
+    is_free = problem.constraints.gateway is None
+    return not is_free and problem.target is None and problem.engine not in any_target(problem.engine).stage_by_stage
+
+
+def allowed(instance: Instance, fleet: Fleet) -> bool:
+    """Whether all limits on the whole fleet allow it, and its gateway can route as it does.
+
+    Classes stay apart that must, a router of thresholds sends every flow whole to one pool, and pipelines hand over
+    where a router knows their pool.
+    """
+    problem, slo = instance.problem, instance.flows.slo
+    apart = not classes_apart(problem) or all(np.unique(slo[pool.route > ROUNDING]).size <= 1 for pool in fleet.pools)
+    whole = problem.constraints.routing is not Routing.THRESHOLD or gets_whole(fleet)
+    prefill = [pool for pool in fleet.pools if pool.role is Role.PREFILL]
+    has_pipelines = len(prefill) > 1 and any(instance.tables.pipeline[pool.shape] > 1 for pool in prefill)
+    hands_over = not has_pipelines or not no_staged_prefill(problem)
+    return whole and apart and hands_over and keeps_limits(instance, fleet)
+
+
+def fewer_replicas(instance: Instance, fleet: Fleet, step: int) -> list[Named]:
+    """The fleet with `step` replicas fewer in one pool, cheapest first; an empty pool gives its flows up."""
+    fleets: list[Named] = []
+    for index, pool in enumerate(fleet.pools):
+        less: Fleet | None = None
+        if pool.replicas > step:
+            less = with_replicas(fleet, index, pool.replicas - step)
+        elif pool.replicas == step:
+            less = without_pool(fleet, index)
+        if less is not None and can_hand_over(instance, less):
+            fleets.append((f"{pool.name}: {'one replica' if step == 1 else f'{step} replicas'} fewer", less))
+    return sorted(fleets, key=lambda row: fleet_cost(instance, row[1]))

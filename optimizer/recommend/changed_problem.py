@@ -1,0 +1,532 @@
+"""The cheapest fleet of a changed problem: the search of `optimize` where limits, step times or precisions differ.
+
+Where no fleet meets the SLOs: the fleet that comes nearest, and what would have to give for it. Where one does: the
+fleet that does so on slow GPUs too, and what narrower precisions save.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+
+from costmodel.arrays import BoolArray
+from costmodel.engine import Role
+from costmodel.engine_arrays import ACTIVATION_DTYPE
+from costmodel.errors import InputError
+from costmodel.metric import Metric
+from costmodel.words import dearer, dollars, join_words, percentage, plural
+from costmodel.workload import scale_rate
+from optimizer.fleets.build_plan import LIMIT_UNITS, amount, binding, engine_pools, fleet_bindings
+from optimizer.fleets.evaluate import evaluate, holds_at
+from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.purchase import INVENTORY, classes_apart, fleet_cost, fleet_gpus, gpu_limits
+from optimizer.loads.effort import Effort, Late, Level, never
+from optimizer.loads.instance import Instance, as_planned, planned_instance, slow_end
+from optimizer.plans.plan import Alternative, Binding, Proof, Status
+from optimizer.plans.records import (
+    ALIKE,
+    MOST_MORE,
+    NO_DEARER,
+    NOTABLE,
+    OPTIMAL_GAP,
+    ROUNDING,
+    Outcome,
+    PrecisionSaving,
+    SafeFleet,
+    SafeStatus,
+)
+from optimizer.search.bound import check_shapes, most_volume
+from optimizer.search.mixtures import leanest
+from optimizer.search.search import evaluated, near_fleets, unmixed
+from optimizer.search.settings import make_settings
+from optimizer.verification.bench import Verdict, fleet_key, make_bench, miss_words, sure_verdict
+from optimizer.verification.verify import Loop
+from search_spaces.enumeration import enumerate_shapes
+from search_spaces.problem import Billing, Goal, Objective, Problem, Slo
+from search_spaces.quantities import Kind, format_quantity
+
+NEAREST: Final = "nearest_miss"
+"""Kind of the row of a fleet that comes near."""
+
+CONFIDENCE: Final = 0.9
+"""Probability of the interval of step times at whose slow end a fleet is safe [1]: that which plans state as error
+bars."""
+
+
+NARROW: Final = "fp8"
+"""Precision that is tried: half as wide as what models are served in, and the widest of those with units of its own."""
+
+LOOSER: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
+"""Factors by which limits on latency are loosened."""
+
+
+EASIER: Final = (LOOSER[1], LOOSER[3])
+"""Times as long latency limits, or as few requests, with which near fleets hold; predictions are off by less than the
+second [1]."""
+
+
+def nearly_by_formula(instance: Instance, late: Late, usable: BoolArray | None = None) -> list[Fleet]:
+    """The cheapest fleets that hold by formula once the latency limits are looser, or the rate is lower.
+
+    The fleets are judged against what was asked for. usable: see `evaluated`.
+    """
+    problem, fleets = instance.problem, dict[object, Fleet]()
+    easier = [with_looser_slos(problem, factor) for factor in EASIER]
+    easier += [replace(problem, workload=scale_rate(problem.workload, 1.0 / factor)) for factor in EASIER]
+    for easier_problem in easier:
+        solution = None if late() else by_formula(planned_instance(easier_problem), late, usable)
+        if solution is not None:
+            fleets.setdefault(fleet_key(solution.fleet), solution.fleet)
+    return list(fleets.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The cheapest fleet that holds of an instance.
+
+    verdict: how it did when it was simulated; None by formula.
+    """
+
+    instance: Instance
+    fleet: Fleet
+    verdict: Verdict | None = None
+
+    @property
+    def cost(self) -> float:
+        """Price of the fleet [$/h]."""
+        return fleet_cost(self.instance, self.fleet)
+
+    @property
+    def held(self) -> bool:
+        """Whether every class keeps its goal."""
+        return holds_at(self.instance, self.fleet) if self.verdict is None else self.verdict.held
+
+    @property
+    def attainment(self) -> float:
+        """Share of all requests within their SLOs [1]."""
+        return evaluate(self.instance, self.fleet).overall if self.verdict is None else self.verdict.overall
+
+    def row(
+        self, kind: str, label: str, why_not: str, *, proof: Proof | None = None, volume: float = 1.0
+    ) -> Alternative:
+        """The row of the fleet beside others; volume: multiple of the demand that it serves by formula."""
+        fleet, verdict = self.fleet, self.verdict
+        is_split = any((pool.route != 1.0).any() for pool in fleet.pools)
+        return Alternative(
+            kind=kind,
+            label=label,
+            status=Status.FEASIBLE if proof is None else proof.status,
+            cost_usd_per_hour=self.cost,
+            bound_usd_per_hour=None if proof is None else proof.bound,
+            gap=None if proof is None else proof.gap,
+            pools=engine_pools(self.instance, fleet),
+            routes=[pool.route.tolist() for pool in fleet.pools] if is_split else [],
+            attainment=evaluate(self.instance, fleet, volume).overall if verdict is None else verdict.overall,
+            why_not=why_not,
+            simulated=verdict is not None,
+            confirmation=0 if verdict is None else verdict.confirmation,
+            latencies=[] if verdict is None else list(verdict.judgement.classes),
+        )
+
+
+def by_formula(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> Solution | None:
+    """The cheapest fleet that holds by formula; late: whether to stop looking; usable: see `evaluated`."""
+    if late():
+        return None
+    fleet = leanest(evaluated(instance, late, usable))
+    return Solution(instance, fleet) if fleet.pools else None
+
+
+def solution_of(instance: Instance, effort: Effort) -> Solution | None:
+    """The cheapest fleet of an instance: by formula, and confirmed by simulation where the effort simulates."""
+    late = effort.brake.stopped
+    if effort.level is Level.QUICK or late():
+        return by_formula(instance, late)
+    space = evaluated(instance, late)
+    fleet = leanest(space)
+    if not fleet.pools:
+        return None
+    fleets = [fleet, *near_fleets(space, fleet_cost(instance, fleet))]
+    loop = Loop(make_bench(instance, late=late), fleets, on_held=effort.on_held)
+    winner = loop.confirmed(effort.inner).winner
+    return None if winner is None else Solution(instance, winner.fleet, winner)
+
+
+def price_words(cost: float, best: float) -> str:
+    """What a fleet costs beside the best one, both in $/h, in words."""
+    return "the same cost" if cost <= best * (1.0 + ROUNDING) else f"costs {dearer(cost, best)}"
+
+
+# --- changes of a problem ---------------------------------------------------------------------------------------------
+
+
+def without_limits(problem: Problem) -> Problem:
+    """The same problem with all the GPUs, money and power one could wish for."""
+    offers = tuple(replace(offer, inventory=None) for offer in problem.offers)
+    return replace(problem, offers=offers, constraints=problem.constraints.lifted)
+
+
+def with_looser_slos(problem: Problem, factor: float, metrics: Sequence[Metric] = tuple(Metric)) -> Problem:
+    """The same problem with the limits on these metrics multiplied by `factor`."""
+
+    def looser(slo: Slo) -> Slo:
+        limits = {metric: limit * (factor if metric in metrics else 1.0) for metric, limit in slo.limits.items()}
+        return replace(slo, limits=limits)
+
+    return replace(problem, slos=tuple(looser(slo) for slo in problem.slos))
+
+
+# --- where no fleet meets the SLOs ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """What is in the way: the nearest fleets, and limits by how much each would have to give.
+
+    kept: a fleet that keeps every limit after all, where the search for the nearest one came by it.
+    """
+
+    rows: Sequence[Alternative] = ()
+    shortfalls: Sequence[Binding] = ()
+    kept: Solution | None = None
+
+
+def describe_miss(instance: Instance, effort: Effort) -> Miss:
+    """The nearest fleet without one of the limits on it, or with SLOs loosened, and what each takes.
+
+    Without any fleet whatever, or once it is late, nothing is named.
+    """
+    return without_a_limit(instance, effort) or _with_looser_latencies(instance, effort) or Miss()
+
+
+def describe_impossible(instance: Instance, effort: Effort) -> Miss:
+    """The nearest miss where the floor shows that no fleet meets the SLOs, and how much the limits let any serve."""
+    miss = describe_miss(instance, effort)
+    limits = _limit_words(instance.problem)
+    share = (
+        most_volume(instance, make_settings(instance), least=1.0 / MOST_MORE) if miss.shortfalls and limits else None
+    )
+    if share is None:
+        return miss
+    worst, *other_shortfalls = miss.shortfalls
+    rate = share * instance.problem.workload.request_rate
+    most = f"No fleet {limits} can serve more than {rate:.3g} req/s."
+    return replace(
+        miss, shortfalls=[worst.model_copy(update={"sentence": f"{worst.sentence} {most}"}), *other_shortfalls]
+    )
+
+
+def _limit_words(problem: Problem) -> str:
+    """What the limits on the fleet leave, such as "of 8 H100 GPUs within $20/h"; routers aside."""
+    limits = dict(stated_limits(problem))
+    stocks = {name.removeprefix(INVENTORY): most for name, most in limits.items() if name.startswith(INVENTORY)}
+    gpus = [plural(most, f"{name} GPU") for name, most in stocks.items()]
+    others = [amount(limits[name], unit) for name, unit in LIMIT_UNITS.items() if unit and name in limits]
+    return " ".join(f"{word} {join_words(each)}" for word, each in (("of", gpus), ("within", others)) if each)
+
+
+def nearest_simulated(instance: Instance, verdict: Verdict) -> Miss:
+    """The nearest of the fleets that were simulated, and how far it is from each goal."""
+    label = "the nearest of the fleets that were simulated"
+    row = Solution(instance, verdict.fleet, verdict).row(NEAREST, label, f"It {miss_words(verdict)}.")
+    if verdict.judgement.overloaded:  # no lower goal would do
+        return Miss([row])
+    goals = [goal_missed(item.name, item.attainment_low, item.attainment_goal) for item in verdict.judgement.classes]
+    return Miss([row], sorted(goals, key=lambda limit: limit.slack))
+
+
+# --- limits on the fleet ----------------------------------------------------------------------------------------------
+
+
+def without_a_limit(instance: Instance, effort: Effort) -> Miss | None:
+    """The nearest fleet without each limit on it, or without all where no single one would do; None without any."""
+    nearest: list[tuple[Solution, list[Binding]]] = []
+    problem = least_demand(instance.problem)
+    free, limits = without_limits(problem), list(stated_limits(problem))
+    pairs = [(with_limit(problem, name, None), with_limit(free, name, most)) for name, most in limits]
+    pairs += [(free, problem)] if len(pairs) > 1 else []
+    for place, (free_problem, alone) in enumerate(pairs):
+        if effort.brake.stopped() or (nearest and place == len(pairs) - 1):
+            break
+        free_instance = planned_instance(free_problem)
+        solution = solution_of(costing_what_is_short(alone, free_instance), effort)
+        if solution is None:
+            continue
+        solution = replace(solution, instance=free_instance)
+        broken = _broken_limits(instance, solution)
+        if broken:
+            nearest.append((solution, broken))
+        elif instance.problem.objective.goal is Goal.MIN_COST:
+            return Miss(kept=solution)
+    if not nearest:
+        return None
+    either = " Any one of these limits relaxed is enough." if len(nearest) > 1 else ""
+    label = "without the limits on the fleet"
+    rows = [solution.row(NEAREST, label, f"{_needs(broken)}{either}") for solution, broken in nearest]
+    return Miss(rows, sorted((limit for _, broken in nearest for limit in broken), key=lambda limit: limit.slack))
+
+
+def _broken_limits(instance: Instance, solution: Solution) -> list[Binding]:
+    """Limits of the instance that a fleet of the unlimited one breaks, the worst first."""
+    free, fleet = solution.instance, solution.fleet
+    limits = fleet_bindings(instance, fleet_cost(free, fleet), fleet_gpus(free, fleet))
+    broken = [limit for limit in limits if limit.slack < -ROUNDING] + _pool_limit(instance, fleet)
+    return sorted(broken, key=lambda limit: limit.slack)
+
+
+def _pool_limit(instance: Instance, fleet: Fleet) -> list[Binding]:
+    """The limits on the number of pools that a fleet breaks: the user's, and what the target's router can serve."""
+    limits, pools = instance.problem.constraints, len(fleet.pools)
+    rows = []
+    if limits.max_pools is not None and pools > limits.max_pools:
+        sentence = f"{pools} pools are needed where max_pools allows {limits.max_pools}."
+        rows.append(binding("max_pools", "fleet", float(pools), float(limits.max_pools), "pools", sentence))
+    if limits.gateway is not None and not limits.gateway.allows([pool.role for pool in fleet.pools]):
+        apart = any(pool.role is Role.PREFILL for pool in fleet.pools)
+        most = 2 * limits.gateway.apart if apart else limits.gateway.colocated
+        router = f"the router of {instance.problem.target or 'any target'}"
+        sentence = f"{pools} pools are needed where {router} serves {most}."
+        rows.append(binding("gateway", "fleet", float(pools), float(most), "pools", sentence))
+    return rows
+
+
+def _needs(broken: Sequence[Binding]) -> str:
+    """What a fleet needs beyond the limits, in words."""
+    short = [
+        f"{amount(limit.used, limit.unit)} of {limit.where} where the inventory has {amount(limit.limit, limit.unit)}"
+        if limit.constraint == "inventory"
+        else f"{amount(limit.used, limit.unit)} where {limit.constraint} allows {amount(limit.limit, limit.unit)}"
+        for limit in broken
+    ]
+    return f"It needs {join_words(short)}."
+
+
+def stated_limits(problem: Problem) -> Iterator[tuple[str, Any]]:
+    """The limits on the fleet that a problem states: names, such as "budget" or "inventory H200", and values."""
+    for name in LIMIT_UNITS:
+        if (most := getattr(problem.constraints, name)) is not None:
+            yield name, most
+    for offer in problem.offers:
+        if offer.inventory is not None:
+            yield f"{INVENTORY}{offer.accelerator.name}", offer.inventory
+
+
+def with_limit(problem: Problem, name: str, most: Any) -> Problem:
+    """The problem with another limit; None: without it. A relaxation takes fractions of a GPU too."""
+    if not name.startswith(INVENTORY):
+        return replace(problem, constraints=replace(problem.constraints, **{name: most}))
+    card = name.removeprefix(INVENTORY)
+    offers = (replace(offer, inventory=most) if offer.accelerator.name == card else offer for offer in problem.offers)
+    return replace(problem, offers=tuple(offers))
+
+
+def least_demand(problem: Problem) -> Problem:
+    """The cheapest fleet is sought for the least volume that the objective asks for."""
+    least = {
+        Goal.MIN_COST: 1.0,
+        Goal.MAX_GOODPUT: 1.0 / MOST_MORE,
+        Goal.MAX_GOODPUT_PER_DOLLAR: problem.objective.min_volume,
+    }
+    load = scale_rate(problem.workload, least[problem.objective.goal])
+    return replace(problem, workload=load, objective=Objective())
+
+
+def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
+    """The instance, a GPU priced by the share of the limits of `limited` that it takes: its cheapest fleet is nearest.
+
+    Of fleets that take as much of a limit (ALIKE), the one that costs less.
+    """
+    budget, limits = limited.constraints.budget, [(most, weight) for _, most, weight in gpu_limits(limited)]
+    if not limits or free.problem.constraints.budget is not None:
+        return free  # prices in dollars say it all, whole nodes included
+    if budget is not None:
+        limits.append((budget, np.array([offer.in_use[1] for offer in limited.offers])))
+    share = sum((weight / max(most, 0.5) for most, weight in limits), np.zeros(len(limited.offers)))
+    usd = np.array([offer.usd_per_hour for offer in free.problem.offers])
+    share = share + share.max() * ALIKE * usd / usd.max()
+    singly = tuple(
+        replace(offer, billing=Billing.GPU, usd_per_hour=float(price), owned=0, tier_usd_per_hour=0.0)
+        for offer, price in zip(free.problem.offers, share, strict=True)
+    )
+    return replace(free, problem=replace(free.problem, offers=singly), tables=free.tables.with_prices(share))
+
+
+# --- limits on latency and goals --------------------------------------------------------------------------------------
+
+
+def _with_looser_latencies(instance: Instance, effort: Effort) -> Miss | None:
+    """The nearest fleet once one latency limit, or else all, are loosened; with the limits that it then breaks.
+
+    All together are loosened only where no single one would do, however far: the report names what is in the way.
+    """
+    slos, late = instance.problem.slos, effort.brake.stopped
+    limited_metrics = tuple(metric for metric in Metric if any(metric in slo.limits for slo in slos))
+    alone: list[tuple[Metric, ...]] = [(metric,) for metric in limited_metrics]
+    alone = [metrics for metrics in alone if by_formula(_loose_instance(instance, LOOSER[-1], metrics), late)]
+    for factor, metrics in product(LOOSER, alone or [limited_metrics]):
+        if late():
+            return None
+        solution = solution_of(_loose_instance(instance, factor, metrics), effort)
+        if solution is None:
+            continue
+        broken = _broken_limits(instance, solution)
+        why = f"{join_words([metric.upper() for metric in metrics])} {'is' if len(metrics) == 1 else 'are'} too tight."
+        why = f"{why} {_needs(broken)}" if broken else why
+        rows = [_too_tight(slo, metric, factor) for slo in slos for metric in metrics if metric in slo.limits]
+        return Miss([solution.row(NEAREST, f"with {join_words(metrics)} x {factor:g}", why)], [*rows, *broken])
+    return None
+
+
+def _too_tight(slo: Slo, metric: Metric, factor: float) -> Binding:
+    """A latency limit that a fleet keeps only `factor` times as long."""
+    limit = slo.limits[metric]
+    sentence = f"{metric.upper()} of {slo.name} is too tight: {format_quantity(limit, Kind.DURATION)}."
+    return binding(metric, slo.name, limit * factor, limit, "s", sentence)
+
+
+def _loose_instance(instance: Instance, factor: float, metrics: Sequence[Metric]) -> Instance:
+    """The instance without limits on the fleet, and the limits on these metrics multiplied by `factor`."""
+    free = without_limits(least_demand(instance.problem))
+    return planned_instance(with_looser_slos(free, factor, metrics))
+
+
+def goal_missed(name: str, attainment: float, goal: float) -> Binding:
+    """How far a class is from its goal; attainment: share of its requests that is sure to be in time [1].
+
+    What may miss is rounded up to hundredths of a per cent, so that what is read off it is no lower than what is kept.
+    """
+    miss_share = math.ceil(round((1.0 - attainment) / OPTIMAL_GAP, 6)) * OPTIMAL_GAP
+    sentence = f"{percentage(1.0 - miss_share, 2)} of class {name} keep their SLO where {percentage(goal, 2)} should."
+    return binding("attainment", name, miss_share, 1.0 - goal, "1", sentence)
+
+
+# --- slow GPUs --------------------------------------------------------------------------------------------------------
+
+
+def safe_fleet(instance: Instance, fleet: Fleet, effort: Effort) -> tuple[Solution | None, Solution | None]:
+    """The plan's own fleet on slow GPUs, and where it misses there what the same search finds, else again itself.
+
+    The first is None when stopped, the second where nothing was found. instance: that the plan's own `fleet` was found
+    in.
+    """
+    is_stopped = effort.brake.stopped
+    if is_stopped():
+        return None, None
+    problem = replace(instance.problem, confidence=CONFIDENCE)
+    slow = as_planned(replace(instance, problem=problem))
+    by_formula = effort.level is Level.QUICK
+    verdict = None if by_formula else sure_verdict(make_bench(slow, late=is_stopped), fleet)
+    own = Solution(slow, fleet, verdict)
+    survivor = own if own.held or is_stopped() else solution_of(slow, effort)
+    return (None, None) if is_stopped() else (own, survivor)
+
+
+def safe_row(instance: Instance, survivor: Solution, cost: float) -> Alternative:
+    """The alternative that survives slow GPUs, as it does where the plan does, like every other; cost: its [$/h]."""
+    verdict = None if survivor.verdict is None else sure_verdict(make_bench(instance), survivor.fleet)
+    there = Solution(instance, survivor.fleet, verdict)
+    return there.row("safe", "for slow GPUs", price_words(survivor.cost, cost))
+
+
+def safe_record(own: Solution, survivor: Solution | None) -> SafeFleet:
+    """The same as a plan states it."""
+    status = SafeStatus.NONE if survivor is None else SafeStatus.OWN if survivor is own else SafeStatus.OTHER
+    return SafeFleet(
+        confidence=CONFIDENCE,
+        status=status,
+        cost_usd_per_hour=None if survivor is None else survivor.cost,
+        pools=[] if survivor is None else engine_pools(survivor.instance, survivor.fleet),
+        attainment=None if survivor is None else survivor.attainment,
+        own_attainment=own.attainment,
+        sentence=safe_sentence(own, survivor),
+    )
+
+
+def safe_sentence(own: Solution, survivor: Solution | None) -> str:
+    """Say whether a plan's own fleet survives slow GPUs, and what one costs that does."""
+    classes = len(own.instance.problem.slos)
+    slow = f"If these GPUs are as slow as the worst {percentage(1.0 - slow_end(CONFIDENCE))} of our predictions"
+    basis = ", by formula" if own.verdict is None else ""
+    if survivor is own:
+        return f"{slow}, this fleet still meets {'the SLO' if classes == 1 else 'every SLO'}{basis}."
+    is_undecided = own.verdict is not None and own.verdict.outcome is not Outcome.MISSES
+    share = f": {percentage(own.attainment, 1)} of requests meet it in simulation" if is_undecided else ""
+    misses = "may miss" if is_undecided else "misses"
+    miss_sentence = f"{slow}, this fleet {misses} {'the SLO' if classes == 1 else 'an SLO'}{share}."
+    if survivor is None:
+        return f"{miss_sentence} No fleet was found that survives."
+    more = survivor.cost / own.cost - 1.0
+    if abs(more) <= ROUNDING:
+        return f"{miss_sentence} The alternative for slow GPUs survives at the same price{basis}."
+    change = f"{'+' if more > 0.0 else ''}{percentage(more, 1)}"
+    return f"{miss_sentence} A fleet that survives costs {dollars(survivor.cost)}/h ({change}){basis}."
+
+
+# --- narrower precisions ----------------------------------------------------------------------------------------------
+
+
+def precision_savings(instance: Instance, base: float, late: Late) -> list[PrecisionSaving]:
+    """Fleets in narrower precisions that cost at least NOTABLE less than `base` [$/h], and than those before them.
+
+    First of a narrower KV cache, then of narrower weights, then of both. base: cost of the cheapest fleet by formula
+    of the instance. Empty where the time is up.
+    """
+    savings: list[PrecisionSaving] = []
+    for problem in narrower(instance.problem):
+        least = min([base, *(saving.cost_usd_per_hour for saving in savings)]) * (1.0 - NOTABLE)
+        instance_and_fleet = _cheaper(problem, least * NO_DEARER, late)
+        if instance_and_fleet is not None:
+            saving = PrecisionSaving(
+                weight_dtype=problem.weight_dtype,
+                kv_dtype=problem.kv_dtype,
+                cost_usd_per_hour=fleet_cost(*instance_and_fleet),
+                base_usd_per_hour=base,
+                pools=engine_pools(*instance_and_fleet),
+            )
+            savings.append(saving)
+    return [] if late() else savings
+
+
+def tier_warnings(instance: Instance, base: float, late: Late) -> list[str]:
+    """That a KV cache tier costs more than it saves, by NOTABLE at least; base: as in `precision_savings` [$/h]."""
+    offers = tuple(replace(offer, tier_usd_per_hour=0.0) for offer in instance.problem.offers)
+    if offers == instance.problem.offers:
+        return []
+    tierless = _cheaper(replace(instance.problem, kv_cache_tier=None, offers=offers), base * (1.0 - NOTABLE), late)
+    if tierless is None:
+        return []
+    return [
+        f"The KV cache tier costs more than it saves: by formula a fleet without it costs "
+        f"{dollars(fleet_cost(*tierless))}/h in place of {dollars(base)}/h. Plan again without kv_cache_tier."
+    ]
+
+
+def narrower(problem: Problem) -> Iterator[Problem]:
+    """The problem with a narrower KV cache, weights, or both, as far as they are wide and the user lists none."""
+    cache = problem.kv_dtype == ACTIVATION_DTYPE and not problem.space.kv_dtype
+    weights = problem.weight_dtype == ACTIVATION_DTYPE and not problem.space.weight_dtype
+    if cache:
+        yield replace(problem, kv_dtype=NARROW)
+    if weights:
+        yield replace(problem, weight_dtype=NARROW)
+    if cache and weights:
+        yield replace(problem, weight_dtype=NARROW, kv_dtype=NARROW)
+
+
+def _cheaper(problem: Problem, below: float, late: Late) -> tuple[Instance, Fleet] | None:
+    """The cheapest fleet by formula of a changed problem, for less than `below` [$/h]; None where there is none."""
+    try:
+        check_shapes(problem, enumerate_shapes(problem))  # some engine runs it on a GPU on offer
+    except InputError:
+        return None
+    if late():
+        return None
+    instance = planned_instance(problem)
+    space = evaluated(instance, late)
+    fleet = leanest(space) if classes_apart(problem) else unmixed(space, below)
+    return (instance, fleet) if fleet.pools and fleet_cost(instance, fleet) < below else None
