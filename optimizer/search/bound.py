@@ -26,7 +26,7 @@ of the requests with that limit are late.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import groupby
@@ -45,7 +45,7 @@ from optimizer.plans.records import CANDIDATES, MOST_MORE, ROUNDING
 from search_spaces.checks import impossible_faults
 from search_spaces.enumeration import Enumeration
 from search_spaces.files import Fault
-from search_spaces.problem import Problem, Slo, over_tokens
+from search_spaces.problem import Problem, over_tokens
 
 from .program import Aim, Matrices, aim_of, cheapest, engine_cost, fleet_limits, pool_limits, solve, write_model
 from .settings import EngineSettings
@@ -356,9 +356,7 @@ def check_floors(instance: Instance) -> None:
         own = list(rows)
         broken = [Fault(("slo", floor.k, floor.metric), floor.why) for floor in own if floor.broken]
         others = [
-            f"{floor.metric.upper()} {_time(floor.least, floor.least)}"
-            for floor in own
-            if not floor.broken and floor.least
+            f"{floor.metric.upper()} {_least_time(floor.least)}" for floor in own if not floor.broken and floor.least
         ]
         if broken and others:
             broken[-1] = replace(broken[-1], sentence=f"{broken[-1].sentence}; least possible: {join_words(others)}")
@@ -395,7 +393,13 @@ def _floors(instance: Instance, k: int, prompt: FloatArray, step: float) -> Iter
                 f"{percentage(1.0 - slo.attainment, 2)} may miss the SLO"
             )
         why = f"{_time(limit, floor)} of class {slo.name} is not possible: the fastest engine, idle, needs "
-        yield Floor(k, metric, limit, floor, f"{why}{_time(floor, floor)} for {work}")
+        yield Floor(k, metric, limit, floor, f"{why}{_least_time(floor)} for {work}")
+
+
+def _least_time(seconds: float) -> str:
+    """The least possible time, rounded up: the one that a reader copies is possible."""
+    digit = 10.0 ** (math.floor(math.log10(seconds)) - 3)
+    return _time(math.ceil(seconds / digit) * digit, seconds)
 
 
 def _time(seconds: float, least: float) -> str:
@@ -424,11 +428,14 @@ def without_limits(problem: Problem) -> Problem:
     return replace(problem, offers=offers, constraints=problem.constraints.lifted)
 
 
-def with_looser_slos(problem: Problem, factor: float, metrics: Sequence[Metric] = tuple(Metric)) -> Problem:
-    """The same problem with the limits on these metrics multiplied by `factor`."""
+def with_looser_slos(problem: Problem, factor: float, limits: Collection[tuple[int, Metric]] | None = None) -> Problem:
+    """The same problem with these limits on latency multiplied by `factor`: of a class, on a metric; None: with all."""
 
-    def looser(slo: Slo) -> Slo:
-        limits = {metric: limit * (factor if metric in metrics else 1.0) for metric, limit in slo.limits.items()}
-        return replace(slo, limits=limits)
+    def looser(number: int, metric: Metric, limit: float) -> float:
+        return limit * factor if limits is None or (number, metric) in limits else limit
 
-    return replace(problem, slos=tuple(looser(slo) for slo in problem.slos))
+    slos = (
+        replace(slo, limits={metric: looser(number, metric, limit) for metric, limit in slo.limits.items()})
+        for number, slo in enumerate(problem.slos)
+    )
+    return replace(problem, slos=tuple(slos))
