@@ -496,7 +496,7 @@ def cheapest_confirmed(
         effort.report("simulating smaller fleets")
 
     loop = Loop(bench, fleets, eligible, armed)
-    for number in range(1, CANDIDATES + 1):
+    for number in range(1, 2 * CANDIDATES + 1):
         winner = loop.run()
         if winner is None or loop.undecided is not None or bench.late():
             return loop.result(winner)
