@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from optimizer.loads.effort import Level
+from optimizer.loads.effort import Brake, Effort, Level
 from optimizer.plans.plan import Plan, Status
+from optimizer.recommend.changed_problem import describe_miss
 from optimizer.recommend.explain import FEATURES, formula_price, without_feature, worths
 from optimizer.recommend.optimize import plan_below_floor
+from optimizer.search.bound import check_floors
 from search_spaces.problem import Billing, Constraints, Goal, Objective
 from tests.optimizer_cases import instance_of, offer, slo
 from tests.report_cases import text_of
@@ -207,7 +209,7 @@ class TestNoFleet:
         assert plan.status is Status.TIME_LIMIT
         assert {row.constraint for row in plan.binding} == {"ttft"}
         nearest, *tried = [row for row in plan.alternatives if row.kind == "nearest_miss"]
-        assert nearest.label.startswith("with ttft x ")
+        assert nearest.label.startswith("with TTFT x ")
         assert all(row.simulated and row.attainment < 0.9999 for row in tried if row.attainment is not None)
         mended = optimize(given(100.0, slos=(slo(plan.binding[0].used * 1.001, hard.tpot, 0.9999),), space=ONE))
         assert mended.pools
@@ -222,6 +224,19 @@ class TestNoFleet:
             row.used > row.limit and "is not possible: the fastest engine" in row.sentence for row in plan.binding
         )
         assert "TPOT: 0.1 ms of class default is not possible" in " ".join(text_of(plan).split())
+        least = {row.constraint: re.search(r"idle, needs ([\d.]+) ms for", row.sentence) for row in plan.binding}
+        copied = {metric: float(match[1]) / 1e3 for metric, match in least.items() if match is not None}
+        assert copied.keys() == least.keys()
+        check_floors(instance_of(given(slos=(slo(**copied),))))
+
+    def test_only_the_limit_in_the_way_is_loosened_and_only_of_its_class(self) -> None:
+        """Of two classes one has a limit on TTFT so short that no prompt may wait."""
+        instance = instance_of(given(100.0, space=ONE))
+        ttft = 1.02 * float(instance.tables.prefill_time.min(axis=0).max()) + instance.policy.fixed_ttft(False)
+        slos = (slo(ttft, 0.2, 0.9999, name="fast", share=0.5), slo(20.0, 0.2, 0.9, name="slow", share=0.5))
+        miss = describe_miss(instance_of(given(100.0, slos=slos, space=ONE)), Effort(Level.QUICK, Brake()))
+        assert [(row.constraint, row.where) for row in miss.shortfalls] == [("ttft", "fast")]
+        assert [row.why_not for row in miss.rows] == ["TTFT of fast is too tight."]
 
 
 # --- what chunking, batching and disaggregation are worth: each is turned off alone, and prices are compared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from costmodel.engine import Role
+from costmodel.simulator.metrics import Overload
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.effort import Level
 from optimizer.plans.plan import Plan, Status
@@ -16,10 +18,11 @@ from optimizer.recommend.optimize import optimize
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench, Verdict, fleet_key, make_bench, run_length
-from optimizer.verification.judge import MOST_JUDGED
+from optimizer.verification.judge import MOST_JUDGED, Judgement
 from optimizer.verification.simulated_plan import judge
+from optimizer.verification.verify import halved_limits
 from search_spaces.problem import Constraints, Problem
-from tests.optimizer_cases import problem, slo, space, workload
+from tests.optimizer_cases import judged_class, problem, slo, space, workload
 from tests.small_fleets import apart, replicas, small
 
 pytestmark = pytest.mark.usefixtures("short_runs")
@@ -58,6 +61,22 @@ def test_a_fleet_that_runs_like_one_that_missed_is_not_simulated() -> None:
     assert make_bench(instance, 20.0).verdict(more.fleet).judgement.classes == less.judgement.classes
     less, more = (bench.verdict(fleet) for fleet in fleets(4, 1))
     assert more.judgement is not less.judgement
+
+
+def test_batch_limits_are_halved_between_those_that_stay_stuck_and_those_that_are_too_small() -> None:
+    """Whichever limit is right, a bisection finds it."""
+    instance, judged = small(), Judgement(1.0, (judged_class(0.5, 0.4, 0.6),), Overload(False, 0.0, 0.0, ""), (), ())
+    prefill, decode = apart(instance, 1, 1).pools
+    limits = instance.tables.limits.tolist()
+    for right in limits[:-1]:
+        bench, seqs, steps = make_bench(instance), limits[-1], 0
+        while seqs != right:
+            fleet = Fleet((prefill, replace(decode, seqs=seqs)))
+            miss = Verdict(fleet, 1.0, judged, False, blamed=(1,), stuck=seqs > right)
+            bench.verdicts[fleet_key(fleet)] = miss
+            (half,) = halved_limits(bench, miss)
+            seqs, steps = half.pools[1].seqs, steps + 1
+        assert steps <= 1 + math.ceil(math.log2(len(limits)))
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ fleet that does so on slow GPUs too, and what narrower precisions save.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Final
@@ -61,6 +61,8 @@ bars."""
 NARROW: Final = "fp8"
 """Precision that is tried: half as wide as what models are served in, and the widest of those with units of its own."""
 
+Limit = tuple[int, Metric]
+"""A limit on latency: the number of its class, and what it limits."""
 LOOSER: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 """Factors by which limits on latency are loosened."""
 
@@ -171,14 +173,17 @@ def without_limits(problem: Problem) -> Problem:
     return replace(problem, offers=offers, constraints=problem.constraints.lifted)
 
 
-def with_looser_slos(problem: Problem, factor: float, metrics: Sequence[Metric] = tuple(Metric)) -> Problem:
-    """The same problem with the limits on these metrics multiplied by `factor`."""
+def with_looser_slos(problem: Problem, factor: float, limits: Collection[Limit] | None = None) -> Problem:
+    """The same problem with these limits on latency multiplied by `factor`: of a class, on a metric; None: with all."""
 
-    def looser(slo: Slo) -> Slo:
-        limits = {metric: limit * (factor if metric in metrics else 1.0) for metric, limit in slo.limits.items()}
-        return replace(slo, limits=limits)
+    def looser(number: int, metric: Metric, limit: float) -> float:
+        return limit * factor if limits is None or (number, metric) in limits else limit
 
-    return replace(problem, slos=tuple(looser(slo) for slo in problem.slos))
+    slos = (
+        replace(slo, limits={metric: looser(number, metric, limit) for metric, limit in slo.limits.items()})
+        for number, slo in enumerate(problem.slos)
+    )
+    return replace(problem, slos=tuple(slos))
 
 
 # --- where no fleet meets the SLOs ------------------------------------------------------------------------------------
@@ -360,25 +365,36 @@ def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
 
 
 def _with_looser_latencies(instance: Instance, effort: Effort) -> Miss | None:
-    """The nearest fleet once one latency limit, or else all, are loosened; with the limits that it then breaks.
+    """The nearest fleet once some latency limits are loosened; with the limits on it that it then breaks.
 
-    All together are loosened only where no single one would do, however far: the report names what is in the way.
+    Each that is enough by itself, however far it is loosened, or else the fewest that are enough together: the report
+    names what is in the way, and no limit beside it.
     """
     slos, late = instance.problem.slos, effort.brake.stopped
-    limited_metrics = tuple(metric for metric in Metric if any(metric in slo.limits for slo in slos))
-    alone: list[tuple[Metric, ...]] = [(metric,) for metric in limited_metrics]
-    alone = [metrics for metrics in alone if by_formula(_loose_instance(instance, LOOSER[-1], metrics), late)]
-    for factor, metrics in product(LOOSER, alone or [limited_metrics]):
+    limits = [(number, metric) for metric in Metric for number, slo in enumerate(slos) if metric in slo.limits]
+
+    def enough(loosened: Sequence[Limit]) -> bool:
+        return by_formula(_loose_instance(instance, LOOSER[-1], loosened), late) is not None
+
+    choices = [[limit] for limit in limits if enough([limit])]
+    if not choices:
+        needed = limits
+        for limit in limits:
+            others = [other for other in needed if other != limit]
+            needed = others if others and enough(others) else needed
+        choices = [needed]
+    for factor, loosened in product(LOOSER, choices):
         if late():
             return None
-        solution = solution_of(_loose_instance(instance, factor, metrics), effort)
+        solution = solution_of(_loose_instance(instance, factor, loosened), effort)
         if solution is None:
             continue
         broken = _broken_limits(instance, solution)
-        why = f"{join_words([metric.upper() for metric in metrics])} {'is' if len(metrics) == 1 else 'are'} too tight."
+        names = [f"{metric.upper()} of {slos[k].name}" if len(slos) > 1 else metric.upper() for k, metric in loosened]
+        why = f"{join_words(names)} {'is' if len(names) == 1 else 'are'} too tight."
         why = f"{why} {_needs(broken)}" if broken else why
-        rows = [_too_tight(slo, metric, factor) for slo in slos for metric in metrics if metric in slo.limits]
-        return Miss([solution.row(NEAREST, f"with {join_words(metrics)} x {factor:g}", why)], [*rows, *broken])
+        rows = [_too_tight(slos[number], metric, factor) for number, metric in loosened]
+        return Miss([solution.row(NEAREST, f"with {join_words(names)} x {factor:g}", why)], [*rows, *broken])
     return None
 
 
@@ -389,10 +405,10 @@ def _too_tight(slo: Slo, metric: Metric, factor: float) -> Binding:
     return binding(metric, slo.name, limit * factor, limit, "s", sentence)
 
 
-def _loose_instance(instance: Instance, factor: float, metrics: Sequence[Metric]) -> Instance:
-    """The instance without limits on the fleet, and the limits on these metrics multiplied by `factor`."""
+def _loose_instance(instance: Instance, factor: float, limits: Sequence[Limit]) -> Instance:
+    """The instance without limits on the fleet, and these limits on latency multiplied by `factor`."""
     free = without_limits(least_demand(instance.problem))
-    return planned_instance(with_looser_slos(free, factor, metrics))
+    return planned_instance(with_looser_slos(free, factor, limits))
 
 
 def goal_missed(name: str, attainment: float, goal: float) -> Binding:

@@ -178,9 +178,7 @@ def check_floors(instance: Instance) -> None:
         own = list(rows)
         broken = [Fault(("slo", floor.k, floor.metric), floor.why) for floor in own if floor.broken]
         others = [
-            f"{floor.metric.upper()} {_time(floor.least, floor.least)}"
-            for floor in own
-            if not floor.broken and floor.least
+            f"{floor.metric.upper()} {_least_time(floor.least)}" for floor in own if not floor.broken and floor.least
         ]
         if broken and others:
             broken[-1] = replace(broken[-1], sentence=f"{broken[-1].sentence}; least possible: {join_words(others)}")
@@ -217,7 +215,13 @@ def _floors(instance: Instance, k: int, prompt: FloatArray, step: float) -> Iter
                 f"{percentage(1.0 - slo.attainment, 2)} may miss the SLO"
             )
         why = f"{_time(limit, floor)} of class {slo.name} is not possible: the fastest engine, idle, needs "
-        yield Floor(k, metric, limit, floor, f"{why}{_time(floor, floor)} for {work}")
+        yield Floor(k, metric, limit, floor, f"{why}{_least_time(floor)} for {work}")
+
+
+def _least_time(seconds: float) -> str:
+    """The least possible time, rounded up: the one that a reader copies is possible."""
+    digit = 10.0 ** (math.floor(math.log10(seconds)) - 3)
+    return _time(math.ceil(seconds / digit) * digit, seconds)
 
 
 def _time(seconds: float, least: float) -> str:

@@ -3,9 +3,9 @@
 A fleet holds where the lower end of every class's 95 % interval reaches the goal, the fleet keeps up with its arrivals,
 over two full runs at least, and it comes out of a crowd: as many requests as fill its memory at once. It misses where
 an upper end lies below the goal. Where the interval straddles the goal the runs are doubled (`judge.until_decided`).
-What the search chooses is confirmed on requests that no choice was made by, in runs that are doubled likewise. The j-th
-look of the k-th confirmation lets a fleet that misses pass with a chance of TAIL / 2^(k + j), so that all of them
-together do with TAIL. Why so: docs/theory/verification.md.
+What the search chooses is confirmed on requests that no choice was made by, in runs that are doubled likewise. Each of
+the LOOKS of the k-th confirmation lets a fleet that misses pass with a chance of TAIL / LOOKS / 2^k, so that all of
+them together do with TAIL. Why so: docs/theory/verification.md.
 """
 
 from __future__ import annotations
@@ -67,6 +67,11 @@ CROWD = 1.5
 DRAINED = 0.5
 """Share of a run in which its crowd must be over [1]."""
 
+LOOKS = 1 + int(math.log2(MOST_RUNS // LEAST_RUNS))
+"""Looks of a confirmation at most, all as strict: were the last the strictest, what needs it would never pass."""
+MOST_DECIDING = 5 * MOST_JUDGED
+"""Requests of a verdict that a plan hangs on, at most: near its capacity a fleet has long waves, of which MOST_JUDGED
+hold few, and then the seed decides (benchmarks/verified_plans.py --near)."""
 APART = MOST_RUNS + 1
 """Distance of the numbers of two confirmations' first runs: each has up to MOST_RUNS, and one with a crowd."""
 MORE = 1.0 + NOTABLE
@@ -174,14 +179,14 @@ class Slice:
         """Runs `first` up to `last`, `requests` each; a number has its requests."""
         return [Run.of(self.drawn(requests, number), self.engines) for number in range(first, last)]
 
-    def until_decided(self, late: Late) -> Judgement:
-        """What full runs say; where these are long, a shorter one may show a miss before."""
+    def until_decided(self, late: Late, most: int = MOST_JUDGED) -> Judgement:
+        """What full runs of `most` requests say; where these are long, a shorter one may show a miss before."""
         requests = self.full
         if requests >= 2 * self.requests:
             alone = judge_runs(self.instance, self.engines, self.runs(self.requests, 0, 1))
             if alone.missed:
                 return alone
-        rule = until_decided(requests, least=LEAST_RUNS, late=late)
+        rule = until_decided(requests, most=most, least=LEAST_RUNS, late=late)
         return judge_until(self.instance, self.engines, lambda number: self.drawn(requests, number), rule)
 
     def stays_behind(self, runs: Sequence[Run], number: int) -> Judgement | None:
@@ -304,9 +309,9 @@ class Bench:
         """
         if self.instance.flows.past_tokens.any():
             return None
-        key, limits = _key_aside_limits(fleet), [engine_limits(self.instance, pool) for pool in fleet.pools]
+        key, limits = key_aside_limits(fleet), [engine_limits(self.instance, pool) for pool in fleet.pools]
         misses = [verdict for verdict in self.verdicts.values() if verdict.outcome is Outcome.MISSES]
-        misses = [miss for miss in misses if not miss.replayed and _key_aside_limits(miss.fleet) == key]
+        misses = [miss for miss in misses if not miss.replayed and key_aside_limits(miss.fleet) == key]
         for miss in misses:
             if all(itertools.starmap(_runs_alike, zip(miss.judgement.engines, limits, miss.peaks, strict=True))):
                 return replace(miss, fleet=fleet)
@@ -331,7 +336,7 @@ class Bench:
         portion, look = self.part(fleet), self.look(fleet)
         if look.judgement.missed or self.late():
             return replace(look, held=False)
-        judgement = portion.until_decided(self.late)
+        judgement = portion.until_decided(self.late, MOST_DECIDING)
         is_proven = judgement.proven and len(judgement.runs) >= LEAST_RUNS
         stuck = portion.stays_behind(judgement.runs, 0) if is_proven else None
         return self.verdict_of(fleet, judgement, stuck=stuck, held=is_proven)
@@ -464,7 +469,7 @@ def _runs_alike(pool: SimulatedPool, limits: Limits, peak: Peak) -> bool:
     return own == limits or (is_below and blocks < (1.0 - NOTABLE) * min(own.kv_blocks, limits.kv_blocks))
 
 
-def _key_aside_limits(fleet: Fleet) -> Key:
+def key_aside_limits(fleet: Fleet) -> Key:
     """What two fleets share that differ in batch limits alone."""
     return fleet_key(Fleet(tuple(replace(pool, seqs=0) for pool in fleet.pools)))
 
@@ -499,13 +504,13 @@ def lasting(instance: Instance, engines: SimulatedFleet, run: Run) -> Judgement 
 # --- confirmation -----------------------------------------------------------------------------------------------------
 
 
-def tail_of(number: int, look: int = 1) -> float:
-    """Chance of the j-th look of the k-th confirmation that a share lies below its interval [1].
+def tail_of(number: int) -> float:
+    """Chance of each look of the k-th confirmation that a share lies below its interval [1]; see LOOKS.
 
-    >>> tail_of(1), tail_of(1, 2), tail_of(2)
-    (0.00625, 0.003125, 0.003125)
+    >>> tail_of(1), tail_of(2)
+    (0.0025, 0.00125)
     """
-    return TAIL / 2.0 ** (number + look)
+    return TAIL / LOOKS / 2.0**number
 
 
 def confirmed(
@@ -513,18 +518,18 @@ def confirmed(
 ) -> tuple[Verdict, Judgement]:
     """The fleet on the fresh requests of one confirmation, and what its runs say; kept is the verdict on it.
 
-    It has as many full runs as it was chosen by, `runs` at least, and twice as many while its share reaches every goal
-    but not the lower end of its interval: once, or as far as MOST_JUDGED requests and `most` runs go. The plan's
-    interval is the usual one of 95 %; what decides is the wider (`tail_of`).
+    It has as many full runs as it was chosen by, `runs` at least, and twice as many while a goal lies within its
+    interval: once, or as far as MOST_DECIDING requests and `most` runs go. The plan's interval is the usual one of
+    95 %; what decides is the wider (`tail_of`).
     """
     portion, instance, first = bench.part(candidate.fleet), bench.instance, APART * number
     count, fresh = max(len(candidate.judgement.runs), runs), list[Run]()
-    most = min(most, max(MOST_JUDGED // portion.full, 2 * count))
-    for look in itertools.count(1):
+    most = min(most, max(MOST_DECIDING // portion.full, 2 * count))
+    while True:
         fresh += portion.runs(portion.full, first + len(fresh), first + count)
         judgement = judge_runs(instance, portion.engines, fresh)
-        is_proven = judge_runs(instance, portion.engines, fresh, tail=tail_of(number, look)).proven
-        if is_proven or not judgement.held or 2 * count > most:
+        is_proven = judge_runs(instance, portion.engines, fresh, tail=tail_of(number)).proven
+        if is_proven or judgement.refuted or 2 * count > most:
             break
         count *= 2
     last = first + MOST_RUNS

@@ -164,7 +164,7 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResul
         recorded=recorded_run(bench, winner.fleet),
         others=[judged_fleet(instance, label, verdict) for label, verdict in result.others],
         tuning=None if result.tuning is None else tuning_record(bench, winner, result.tuning),
-        judged=max(len(bench.verdicts), 1),
+        judged=max(len(bench.verdicts.keys() & bench.looks.keys()), 1),  # an inherited verdict has no run of its own
         repairs=result.repairs,
         interrupted=bench.late(),
     )

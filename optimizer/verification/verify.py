@@ -27,7 +27,7 @@ from optimizer.plans.records import ALIKE, CANDIDATES, ROUNDING, TOLERANCE, Outc
 from optimizer.search.search import NEAR, Engines, FleetSearch, is_refuted, most_engines, preferred
 from optimizer.search.settings import make_settings
 
-from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, confirmed, fleet_key, valid
+from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, confirmed, fleet_key, key_aside_limits, valid
 
 if TYPE_CHECKING:
     from .tune import Tuned
@@ -128,12 +128,12 @@ class Loop:
         return self.best
 
     def confirmed(self, effort: Effort) -> SearchResult:
-        """The cheapest fleet that fresh requests confirm, of CANDIDATES that hold at most.
+        """The cheapest fleet that fresh requests confirm, of 2 CANDIDATES that hold at most.
 
         A fleet that fresh requests refute has missed, and the search goes on. Once the search has to stop, no fleet is
         confirmed any more.
         """
-        for number in range(1, CANDIDATES + 1):
+        for number in range(1, 2 * CANDIDATES + 1):
             winner = self.run()
             if winner is None or self.undecided is not None or self.bench.late():
                 return self.result(winner)
@@ -289,23 +289,55 @@ def other_settings(bench: Bench, miss: Verdict) -> list[Fleet]:
     large ones are a mercy, to one that mixes them small ones. Batch limits are the smallest that the formulas think
     enough at MORE of the demand; where a pool has that, a larger one. Of a fleet that misses by far, and by formula
     too, only what the formulas promise more of; none where only its confirmation showed it to miss. One that did not
-    come out of a crowd gets the next smaller batch limits: fewer requests at once fill less memory.
+    come out of a crowd gets smaller batch limits (`halved_limits`): fewer requests at once fill less memory.
     """
     instance, fleet = bench.instance, miss.fleet
     if not miss.blamed or miss.confirmation:
         return []
+    halved = halved_limits(bench, miss)
     if miss.stuck:
-        limits = {index: instance.tables.limits_below(fleet.pools[index].seqs)[-1:] for index in miss.blamed}
-        return [_changed(fleet, {k: replace(fleet.pools[k], seqs=rows[0]) for k, rows in limits.items() if len(rows)})]
+        return halved
     own, classes = promise(instance, fleet), miss.judgement.classes
     near = not miss.judgement.overloaded and all(item.attainment >= NEAR * item.attainment_goal for item in classes)
-    fleets_by_key = {fleet_key(candidate): candidate for candidate in _each_setting(instance, fleet, miss.blamed)}
+    fleets_by_key = {fleet_key(candidate): candidate for candidate in each_setting(instance, fleet, miss.blamed)}
     settings = [
         candidate for key, candidate in fleets_by_key.items() if key != fleet_key(fleet) and valid(instance, candidate)
     ]
     rated_fleets = [(min(promise(instance, candidate), 1.0), candidate) for candidate in settings]
     rated_fleets.sort(key=lambda row: -row[0])
-    return [candidate for share, candidate in rated_fleets if share >= NEAR and (near or own >= 1.0 or share > own)]
+    promising = [fleet for share, fleet in rated_fleets if share >= NEAR and (near or own >= 1.0 or share > own)]
+    return [*halved, *promising]
+
+
+def halved_limits(bench: Bench, miss: Verdict) -> list[Fleet]:
+    """The fleet with batch limits half-way between the least that leave it stuck and those that are too small.
+
+    These are the largest below them with which it missed otherwise, or, before any did, those that the formulas think
+    too small; none where there is nothing between.
+    """
+    instance, alike = bench.instance, key_aside_limits(miss.fleet)
+    verdicts = [verdict for verdict in bench.verdicts.values() if key_aside_limits(verdict.fleet) == alike]
+
+    def limits_of(verdict: Verdict) -> list[int]:
+        return [pool.seqs for pool in verdict.fleet.pools]
+
+    stuck = min((verdict for verdict in verdicts if verdict.stuck), key=limits_of, default=None)
+    if stuck is None:
+        return []
+    small = max(
+        (verdict for verdict in verdicts if not verdict.stuck and limits_of(verdict) < limits_of(stuck)),
+        key=limits_of,
+        default=None,
+    )
+    pools = {}
+    for index in stuck.blamed:
+        pool = stuck.fleet.pools[index]
+        least = small.fleet.pools[index].seqs if small else _other_limit(instance, stuck.fleet, index).seqs - 1
+        between = [seqs for seqs in instance.tables.limits_below(pool.seqs) if seqs > least]
+        between = between or ([] if small else instance.tables.limits_below(pool.seqs)[-1:])
+        if between:
+            pools[index] = replace(pool, seqs=between[len(between) // 2])
+    return [_changed(stuck.fleet, pools)] if pools else []
 
 
 def _changed(fleet: Fleet, pools: dict[int, FleetPool]) -> Fleet:
@@ -313,7 +345,7 @@ def _changed(fleet: Fleet, pools: dict[int, FleetPool]) -> Fleet:
     return Fleet(tuple(pools.get(index, pool) for index, pool in enumerate(fleet.pools)))
 
 
-def _each_setting(instance: Instance, fleet: Fleet, worst_pools: Sequence[int]) -> Iterator[Fleet]:
+def each_setting(instance: Instance, fleet: Fleet, worst_pools: Sequence[int]) -> Iterator[Fleet]:
     """Larger chunks, other batch limits, smaller chunks; those that no pool can have are the fleet itself."""
     prompts = [index for index in worst_pools if fleet.pools[index].role is not Role.DECODE]
     tokens = [index for index in worst_pools if fleet.pools[index].role is not Role.PREFILL]
