@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import numpy as np
 import pytest
 
 import pdplan
+from costmodel.simulator.metrics import Overload
 from optimizer.plans.plan import FleetEvaluation, Plan
 from optimizer.plans.records import Outcome
+from optimizer.verification.bench import Slice
+from optimizer.verification.judge import Judgement, judge_runs
 from reports.answers.plan import evaluation_document
 from reports.views import terminal_view
 from search_spaces.fleet_file import load_fleet
@@ -93,6 +97,23 @@ def test_one_that_is_too_large_says_by_how_much(short_runs: None, tmp_path: Path
     whole = terminal_view(evaluation_document(evaluation, brief=False))
     titles = [line.partition(":")[0] for line in whole.splitlines() if line and not line.startswith(" ")]
     assert {"Fleet", "Cost and capacity", "SLOs", "What binds", "Trust"} <= set(titles)
+
+
+def test_one_near_its_capacity_is_undecided(short_runs: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run at more than the rate falls behind, where those at the rate itself meet every goal."""
+
+    def falls_behind(portion: Slice, number: int) -> Judgement:
+        runs = portion.runs(portion.short, number, number + 1)
+        judgement = judge_runs(portion.instance, portion.engines, runs)
+        return replace(judgement, overload=Overload(overloaded=True, growth=0.1, drift=0.1, where="queue"))
+
+    monkeypatch.setattr(Slice, "gives_way", falls_behind)
+    evaluation = evaluated(tmp_path, POOL)
+    assert evaluation.near_capacity
+    assert evaluation.outcome == "undecided"
+    said = " ".join(terminal_view(evaluation_document(evaluation)).split())
+    assert said.startswith("May or may not meet the SLO: ")
+    assert "With 5 % more requests its queues grow without end: no run is long enough to exclude that here." in said
 
 
 def test_one_that_is_overloaded_says_what_it_lacks(short_runs: None, tmp_path: Path) -> None:

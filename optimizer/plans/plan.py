@@ -463,6 +463,8 @@ class FleetEvaluation(Record):
     """Whether it keeps its goals until a crowd fills its KV memory, and not any more after that."""
     replayed: bool
     """Whether it keeps its goals for stretches of the recorded requests, and not for all of them in their order."""
+    near_capacity: bool = False
+    """Whether it meets its goals, but falls behind at 5 % more requests: its queues may grow too slowly to be seen."""
     plan: Plan
     """The fleet as a plan states one, its status `stated`: settings, price, latencies, headroom, what binds."""
     usd_per_month: Amount

@@ -440,6 +440,8 @@ def _but(evaluation: FleetEvaluation) -> str:
         return " A burst that fills its KV memory leaves it behind for good."
     if evaluation.replayed:
         return " It misses when the recorded requests come in their own order."
+    if evaluation.near_capacity:
+        return " With 5 % more requests its queues grow without end: no run is long enough to exclude that here."
     classes = [] if evaluation.plan.simulation is None else evaluation.plan.simulation.classes
     if evaluation.outcome is Outcome.UNDECIDED and all(c.outcome is Outcome.MEETS for c in classes):
         return " The interval that decides is wider and contains the goal."
