@@ -247,14 +247,15 @@ def holds_at(instance: Instance, fleet: Fleet, loads: FloatArray | float = 1.0) 
 
 def still_holds(instance: Instance, fleet: Fleet) -> bool:
     """Whether a fleet keeps every goal, and its network cards carry what is handed over."""
-    tables, rate = instance.tables, instance.flows.rate
-    busy = [
-        float(pool.route * rate @ tables.kv_transferred[pool.shape]) / tables.links[pool.shape] / pool.replicas
-        for pool in fleet.pools
-        if pool.role is not Role.COLOCATED
-    ]
-    cards_suffice = all(share <= LINK_UTILIZATION * (1.0 + 1e-9) for share in busy)
-    return cards_suffice and holds_at(instance, fleet)
+    handing = (pool for pool in fleet.pools if pool.role is not Role.COLOCATED)
+    busy = (card_use(instance, pool, pool.route * instance.flows.rate) for pool in handing)
+    return all(share <= LINK_UTILIZATION * (1.0 + 1e-9) for share in busy) and holds_at(instance, fleet)
+
+
+def card_use(instance: Instance, pool: FleetPool, rate: FloatArray) -> float:
+    """Busy share of the network cards of a pool that hands over requests (flows,) [1/s], or takes them in [1]."""
+    tables = instance.tables
+    return float(rate @ tables.kv_transferred[pool.shape]) / (pool.replicas * float(tables.links[pool.shape]))
 
 
 def replicas_at(instance: Instance, fleet: Fleet, volume: float, least: int = 1) -> IntArray:
@@ -332,8 +333,7 @@ def utilization(instance: Instance, pool: FleetPool, state: PoolState) -> dict[s
         used[Resource.SLOTS] = state.running / float(tables.seqs[pool.seqs])
         used[Resource.KV_MEMORY] = state.memory
     if pool.role is not Role.COLOCATED:
-        kv_rate = float(state.rate @ tables.kv_transferred[pool.shape])
-        used[Resource.LINK] = kv_rate / (pool.replicas * float(tables.links[pool.shape]))
+        used[Resource.LINK] = card_use(instance, pool, state.rate)
     return {str(resource): float(use) for resource, use in used.items()}
 
 

@@ -174,7 +174,8 @@ class _Engines:
         return np.asarray(self.tables.attention_slope[self.pool.shape])
 
     def base(self, running: float) -> float:
-        return decode_base(self.instance, self.pool, running)
+        """Step of a batch without KV reads [s]."""
+        return float(np.interp(running, self.tables.seqs, self.tables.decode_base[self.pool.shape]))
 
     def memory(self, resident: FloatArray) -> tuple[float, float]:
         """Mean share of KV memory that requests (flows,) use, and the chance that it is full (compound Poisson)."""
@@ -232,11 +233,6 @@ def _spread(instance: Instance) -> bool:
 def pool_key(pool: FleetPool) -> tuple[object, ...]:
     """What two pools share that run alike: role, settings, replicas and routing."""
     return *_settings(pool), np.round(pool.route, 9).tobytes()
-
-
-def decode_base(instance: Instance, pool: FleetPool, running: float) -> float:
-    """Step of a batch without KV reads [s]."""
-    return float(np.interp(running, instance.tables.seqs, instance.tables.decode_base[pool.shape]))
 
 
 def _settings(pool: FleetPool) -> tuple[object, ...]:

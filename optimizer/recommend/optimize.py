@@ -273,18 +273,13 @@ def _without_fleet(origin: Provenance, effort: Effort, result: FormulaResult, mi
     instance = replace(solution.instance, problem=result.instance.problem)
     cost = fleet_cost(instance, solution.fleet)
     proof = proof_of_judged(result.proof.few_pools, result.proof.floor, cost)
-    if solution.verdict is None:
-        plan = build_plan(
-            instance, solution.fleet, proof, origin, alternatives=comparison_rows(instance, solution.fleet, proof)
-        )
-        return _with_extras(plan, instance, solution.fleet, cost, effort)
-    winner = replace(solution.verdict, cost=cost)
-    bench = make_bench(instance, late=effort.brake.stopped)
-    rows = comparison_rows(instance, winner.fleet, proof, verdict=winner)
+    rows = comparison_rows(instance, solution.fleet, proof, verdict=solution.verdict)
     plan = build_plan(instance, solution.fleet, proof, origin, alternatives=rows)
-    effort.report("simulating other rates")
-    plan = as_simulated(bench, plan, winner, SearchResult(winner))
-    return _with_extras(plan, instance, winner.fleet, cost, effort)
+    if solution.verdict is not None:
+        winner = replace(solution.verdict, cost=cost)
+        effort.report("simulating other rates")
+        plan = as_simulated(make_bench(instance, late=effort.brake.stopped), plan, winner, SearchResult(winner))
+    return _with_extras(plan, instance, solution.fleet, cost, effort)
 
 
 def as_cut(plan: Plan, brake: Brake) -> Plan:

@@ -356,10 +356,7 @@ def simulated(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResul
         return most_confirmed(result, effort)
     bench = make_bench(result.instance, late=effort.brake.stopped)
     loop = Loop(bench, result.fleets, on_held=effort.on_held)
-    best = loop.confirmed(effort)
-    if best.winner is None or effort.tune is None or bench.late():
-        return bench, best
-    return bench, _tuned_result(loop, best, best.winner, effort)
+    return bench, _tuned_result(loop, loop.confirmed(effort), effort)
 
 
 def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
@@ -476,11 +473,13 @@ def wish_of(problem: Problem, level: Level, wish: Wish | None) -> Wish | None:
     return wish
 
 
-def _tuned_result(loop: Loop, result: SearchResult, winner: Verdict, effort: Effort) -> SearchResult:
+def _tuned_result(loop: Loop, result: SearchResult, effort: Effort) -> SearchResult:
     """The confirmed winner with its knobs tuned, without waste, where fresh requests confirm it; else as it was."""
-    bench, wish = loop.bench, effort.tune or Wish()
+    bench, winner = loop.bench, result.winner
+    if winner is None or effort.tune is None or bench.late():
+        return result
     effort.report("tuning")
-    best = tuned(bench, winner, wish)
+    best = tuned(bench, winner, effort.tune)
     verdict = winner
     if best.winner is not winner:
         loop.take(best.winner)

@@ -73,18 +73,20 @@ class Lines:
 def lines_below(instance: Instance, settings: EngineSettings) -> Lines:
     """The lines through any two batch limits, moved down below all steps up to the batch limit of the setting.
 
-    Those that start below nothing say nothing: they are given the height of the flat one, which always does.
+    Those that start below nothing say nothing: they are given the height of the flat one, which always does. Settings
+    that differ in their chunk alone share their lines.
     """
-    seqs, base = instance.tables.seqs, instance.tables.decode_base[settings.shape]
-    most = seqs[settings.seqs]
+    engines, place = np.unique(np.stack([settings.shape, settings.seqs]), axis=1, return_inverse=True)
+    seqs, base = instance.tables.seqs, instance.tables.decode_base[engines[0]]
+    most = seqs[engines[1]]
     first, second = np.triu_indices(seqs.size, 1)
     rise = np.maximum((base[:, second] - base[:, first]) / (seqs[second] - seqs[first]), 0.0)
-    rise = np.hstack([np.zeros((settings.size, 1)), rise])
+    rise = np.hstack([np.zeros((most.size, 1)), rise])
     batch = np.minimum(seqs, most[:, None])
     height = (base[:, None, :] - rise[:, :, None] * batch[:, None, :]).min(axis=2)
     able = height > 0.0
     height, rise = np.where(able, height, height[:, :1]), np.where(able, rise, 0.0)
-    return Lines(height, rise * (1.0 - ROUNDING))
+    return Lines(height[place.ravel()], rise[place.ravel()] * (1.0 - ROUNDING))
 
 
 def prompt_work(instance: Instance, settings: EngineSettings) -> FloatArray:

@@ -483,7 +483,7 @@ def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> int:
     for pool, engine in zip(fleet.pools, engines, strict=True):
         weight = flows.share * pool.route
         if pool.role is not Role.PREFILL and weight.any():
-            tokens = float(weight @ (flows.isl + flows.osl / 2.0) / weight.sum())
+            tokens = float(weight @ flows.mean_context / weight.sum())
             room += engine.replicas * engine.limits.kv_blocks * engine.limits.block_size / tokens
     return max(1, math.ceil(CROWD * room))
 

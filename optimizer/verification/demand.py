@@ -256,10 +256,8 @@ def diurnal_demands(
     are those of `simulated_trace` with the same seed.
     """
     load = instance.problem.workload
-    rates = load.request_rate * volume * profile
-    demands = []
-    for number in range(replications):
-        drawn = simulated_trace(instance, fleet, requests, seed + SEEDS * number)
+    rates, demands = load.request_rate * volume * profile, []
+    for number, drawn in enumerate(map(seeded_demands(instance, fleet, requests, seed), range(replications))):
         arrival = diurnal_arrivals(requests, rates, load.burstiness, seed + SEEDS * number)
         demands.append(replace(drawn, trace=replace(drawn.trace, arrival=arrival)))
     return demands

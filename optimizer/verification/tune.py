@@ -190,9 +190,8 @@ class Tuner:
         return f"{bench.instance.problem.name}: {goal}, {hashlib.sha256(repr(basis).encode()).hexdigest()[:12]}"
 
 
-def tuned(bench: Bench, winner: Verdict, wish: Wish | None = None) -> Tuned:
+def tuned(bench: Bench, winner: Verdict, wish: Wish) -> Tuned:
     """Tune a fleet that holds; of the looks that are better, no dearer and keep their goals the best that holds too."""
-    wish = wish or Wish()
     tuner = Tuner(bench, winner.fleet, knobs_of(bench.instance, winner.fleet), wish.front)
     search = Search(
         {knob.name: knob.shown for knob in tuner.knobs}, tuner.value, bench.seed, near=True, stopped=bench.late
