@@ -342,10 +342,6 @@ def test_the_terms_stand_in_the_workload_file_and_options_replace_them(tmp_path:
     assert any(one.tier is Tier.OWNED for one in both.contracts)
 
 
-def owned_in(path: Path) -> Contract:
-    return next(one for one in load_terms(load_problem(path)).contracts if one.tier is Tier.OWNED)
-
-
 HOSTED = """
 procurement:
   demand: {months: 1}
@@ -360,7 +356,7 @@ def test_optimize_and_buy_price_owned_gpus_alike(tmp_path: Path) -> None:
     path.write_text(FILE.replace("[H100]", "[{name: H100, owned: 1}]") + HOSTED, "utf-8")
     given = load_problem(path)
     assert [one.owned_usd_per_hour for one in given.offers if one.owned] == [pytest.approx(0.4)]
-    mine = owned_in(path)
+    mine = next(one for one in load_terms(given).contracts if one.tier is Tier.OWNED)
     assert hourly_price(mine, 1) == pytest.approx(mine.running + mine.monthly / HOURS_PER_MONTH) == pytest.approx(0.4)
     plan, bought = optimize(given, level=Level.QUICK), buy(given, load_terms(given))
     assert dict(plan.gpus) == {"H100": 1}

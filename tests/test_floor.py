@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import evaluate, still_holds
 from optimizer.fleets.fleet import Fleet, FleetPool, shared_out
+from optimizer.fleets.pool import pool_state
 from optimizer.fleets.purchase import fleet_cost, with_names
 from optimizer.loads.instance import ENDS, PREFILL, ROLES, Instance, at_quantile, at_volume, factor_at, step_intervals
 from optimizer.plans.plan import ContradictionError, Proof, Status, bound_for, proof_of_cost, proof_of_judged
@@ -112,6 +113,23 @@ def test_no_pool_that_is_accepted_does_less_or_makes_fewer_late(case: tuple[Inst
             later += pool.route * late_tokens(instance, one, state.steps.quiet / (1.0 + 4e-9))[0]
     assert (first <= misses.late_first + 1e-9).all()
     assert (later <= misses.late_later + 1e-9).all()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_pool_at_the_edge_of_falling_behind_does_little_more_than_the_floor(engine: str) -> None:
+    """The lines, prompts and KV of the floor leave out a fifth of the work at most; of prefill, nothing."""
+    instance, every = unit(0, "H100", engine=engine)
+    known, route = FleetSearch.of(instance, every), np.ones(instance.flows.isl.size)
+    for setting in np.flatnonzero(every.role != ROLES.index(Role.DECODE)):
+        pool = replace(known.pool(int(setting), 1), replicas=4, route=route)
+        stable, full = 0.1, 1e4
+        for _ in range(16):
+            rate = float(np.sqrt(stable * full))
+            keeps_up = pool_state(instance, pool, rate).stable
+            stable, full = (rate, full) if keeps_up else (stable, rate)
+        work = _work(instance, every.take(np.array([setting])), np.inf)[0] @ (instance.flows.rate * stable)
+        least = 0.8 if pool.role is Role.COLOCATED else 0.999
+        assert least * 4.0 <= work.max() <= 4.0 * (1.0 + 1e-9), (pool, work)
 
 
 @settings(max_examples=12)

@@ -10,79 +10,56 @@ import pytest
 
 from benchmarks.reference.lone_steps import step_seconds
 from costmodel.accelerator import Origin
-from costmodel.engine import EngineOverhead, Role
+from costmodel.engine import EngineConfig, EngineOverhead, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.queues.lanes import lockstep, lockstep_excess
 from costmodel.queues.steady_state import ClosedLoad, engine_times
 from costmodel.simulator.steps import GridSteps, cost_steps
 from costmodel.step import StepLoad, step_time
-from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.fleet import FleetPool
 from optimizer.fleets.purchase import pool_config
 from optimizer.loads.instance import Instance
 from search_spaces.engines import load_serving_policy
 from tests.optimizer_cases import EVERY_ROLE, instance_of, model, offer, problem, slo, space, workload
-
-LONGEST = 12_000
-"""Of the prompts [token]."""
-DECODERS = 400
-"""Decode engines beside a prefill pool: more than enough, so that only prompts wait."""
-
-
-Buckets = tuple[tuple[float, float, float], ...]
-"""ISL [token], OSL [token] and share of each."""
-
-
-def lane_instance(lanes: int, budget: int, buckets: Buckets, burstiness: float = 1.0) -> Instance:
-    """DeepSeek-V3 in FP8 on eight H200, with so many lanes, a token budget for all of them, and limits never missed."""
-    return instance_of(
-        problem(
-            model=model("DeepSeek-V3"),
-            weight_dtype="fp8",
-            kv_dtype="fp8",
-            offers=(offer("H200"),),
-            workload=workload(1.0, buckets, max_tokens=LONGEST + 1000, burstiness=burstiness),
-            slos=(slo(1000.0, 10.0, 0.9),),
-            space=space(
-                roles=EVERY_ROLE,
-                tensor_parallel=(8 // lanes, 8),
-                expert_parallel=(1, 8),
-                data_parallel=(1, lanes),
-                max_num_seqs=(32, 64, 256),
-                max_num_batched_tokens=(budget,),
-            ),
-        )
-    )
-
-
-def shape_with(instance: Instance, lanes: int) -> int:
-    """Index of the first engine shape with so many lanes."""
-    return next(k for k, shape in enumerate(instance.tables.shapes) if shape.parallelism.data == lanes)
-
-
-def lane_fleet(instance: Instance, role: Role, lanes: int, replicas: int) -> Fleet:
-    """A pool of engines with lanes that serves all there is, and decode engines without where it does not decode."""
-    everything, (least, _, most) = np.ones(instance.flows.isl.size), instance.tables.limits.tolist()
-    if role is Role.COLOCATED:
-        return Fleet((FleetPool("c", role, shape_with(instance, lanes), most, 0, replicas, 0, everything),))
-    prompts = FleetPool("p", role, shape_with(instance, lanes), least, 0, replicas, 0, everything)
-    return Fleet((prompts, FleetPool("d", Role.DECODE, shape_with(instance, 1), least, 0, DECODERS, 0, everything)))
-
 
 LANES, BUDGET, PROMPT = 8, 65_536, 8192
 
 
 @cache
 def long_prompts() -> Instance:
-    """Prompts that fill the budget of a lane each."""
-    return lane_instance(LANES, BUDGET, ((float(PROMPT), 100.0, 1.0),))
+    """DeepSeek-V3 in FP8 on eight H200, with prompts that fill the token budget of a lane each."""
+    return instance_of(
+        problem(
+            model=model("DeepSeek-V3"),
+            weight_dtype="fp8",
+            kv_dtype="fp8",
+            offers=(offer("H200"),),
+            workload=workload(1.0, ((float(PROMPT), 100.0, 1.0),), max_tokens=13_000),
+            slos=(slo(1000.0, 10.0, 0.9),),
+            space=space(
+                roles=EVERY_ROLE,
+                tensor_parallel=(8 // LANES, 8),
+                expert_parallel=(1, 8),
+                data_parallel=(1, LANES),
+                max_num_seqs=(32, 64, 256),
+                max_num_batched_tokens=(BUDGET,),
+            ),
+        )
+    )
 
 
 @cache
-def steps_of(lanes: int) -> GridSteps:
-    """Step times of a prefill engine with so many lanes, as plans are simulated with."""
+def lanes_shape() -> int:
+    """Index of the first engine shape with lanes."""
+    return next(k for k, shape in enumerate(long_prompts().tables.shapes) if shape.parallelism.data == LANES)
+
+
+@cache
+def lanes_config() -> EngineConfig:
+    """A prefill engine with lanes, at the least batch limit."""
     instance = long_prompts()
-    pool = lane_fleet(instance, Role.PREFILL, lanes, 1).pools[0]
-    return cost_steps(instance.problem.model, pool_config(instance, pool), instance.policy.overhead)
+    everything, least = np.ones(instance.flows.isl.size), int(instance.tables.limits[0])
+    return pool_config(instance, FleetPool("p", Role.PREFILL, lanes_shape(), least, 0, 1, 0, everything))
 
 
 def toy_lanes(lanes: float) -> GridSteps:
@@ -107,9 +84,9 @@ def test_a_step_lasts_as_long_as_its_busiest_lane() -> None:
 def test_tables_simulator_and_validation_tell_the_same_of_prompts() -> None:
     """A prompt alone, and its share of an engine with all lanes busy."""
     instance = long_prompts()
-    tables, shape, packed = instance.tables, shape_with(instance, LANES), steps_of(LANES)
-    pool = lane_fleet(instance, Role.PREFILL, LANES, 1).pools[0]
-    engine = engine_arrays(instance.problem.model, [pool_config(instance, pool)], instance.policy.overhead)
+    tables, shape, config = instance.tables, lanes_shape(), lanes_config()
+    packed = cost_steps(instance.problem.model, config, instance.policy.overhead)  # as plans are simulated with
+    engine = engine_arrays(instance.problem.model, [config], instance.policy.overhead)
     one = [np.full((1, 1), value) for value in (64.0, float(PROMPT), 100.0, 0.0, 10.0)]
     times = engine_times(instance.problem.model, engine, engine, load_serving_policy("vllm"), ClosedLoad(*one))
     share = times.prompt.shared[0, 0]
@@ -126,11 +103,8 @@ def test_tables_simulator_and_validation_tell_the_same_of_prompts() -> None:
 @pytest.mark.parametrize("requests", [1, 7, 8, 9, 100, 256])
 def test_the_simulator_counts_the_host_time_of_the_busiest_lane(requests: int) -> None:
     """Of its requests, from one on: a lone request is one of its lane, and not an eighth of one."""
-    instance = long_prompts()
-    pool = lane_fleet(instance, Role.PREFILL, LANES, 1).pools[0]
-    config, host = pool_config(instance, pool), EngineOverhead(0.0, 1.0, Origin.ASSUMED, "toy")
-    config = replace(config, max_num_seqs=256)
-    steps = cost_steps(instance.problem.model, config, host)
+    host = EngineOverhead(0.0, 1.0, Origin.ASSUMED, "toy")
+    steps = cost_steps(long_prompts().problem.model, replace(lanes_config(), max_num_seqs=256), host)
     assert step_seconds(steps, (), None, requests, requests) == pytest.approx(max(requests / LANES, 1.0), abs=0.1)
 
 

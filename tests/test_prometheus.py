@@ -41,10 +41,6 @@ def histogram_series(
     return rows
 
 
-def counter_series(name: str, increases: Sequence[float], pod: str, *, step: float) -> dict[str, Any]:
-    return _series(name, {"pod": pod}, increases, step, -1)
-
-
 def _series(
     name: str, labels: Mapping[str, str], increases: Sequence[float], step: float, restart: int
 ) -> dict[str, Any]:
@@ -152,7 +148,7 @@ def traffic_file(folder: Path, *, hits: bool = True) -> Path:
     series = [row for name, steps in lengths for row in histogram_series(name, TOKENS, steps, "vllm-0", step=STEP)]
     if hits:
         cached = (("vllm:prefix_cache_hits_total", 30.0), ("vllm:prefix_cache_queries_total", 120.0))
-        series += [counter_series(name, [value] * 200, "vllm-0", step=STEP) for name, value in cached]
+        series += [_series(name, {"pod": "vllm-0"}, [value] * 200, STEP, -1) for name, value in cached]
     return answer(folder, *series)
 
 

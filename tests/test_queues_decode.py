@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 
 import numpy as np
 import pytest
@@ -176,7 +177,7 @@ TAU, PROMPT = 0.02, 0.1
 
 @dataclass
 class Engine:
-    """Requests with their last steps, prompts that wait, when the step under way ends, and whether it has a prompt."""
+    """Last steps of requests (a heap), prompts that wait, when the step under way ends, and whether it has a prompt."""
 
     decodes: list[int] = field(default_factory=list)
     prompts: int = 0
@@ -197,8 +198,8 @@ class Seen:
 def simulated(engines: int, rate: float, lengths: FloatArray, scv: float) -> Seen:
     """Equal engines with prompts of one length behind a router that knows them, `rate` a second for each."""
     rng, pool = np.random.default_rng(7), [Engine() for _ in range(engines)]
-    gaps = rng.gamma(1.0 / scv, scv / (rate * engines), lengths.size)
-    now, following, found, batches, spent = 0.0, 0, [], np.zeros(3), 0.0
+    gaps = [*rng.gamma(1.0 / scv, scv / (rate * engines), lengths.size).tolist(), np.inf]
+    now, following, found, batches, spent = 0.0, 0, [], [], 0.0
     arrival = gaps[0]
     while following < lengths.size:
         first = min(pool, key=lambda engine: engine.ends)
@@ -210,30 +211,32 @@ def simulated(engines: int, rate: float, lengths: FloatArray, scv: float) -> See
                 begin(chosen, now, batches, found)
                 spent += chosen.ends - now
             following += 1
-            arrival += gaps[following] if following < lengths.size else np.inf
+            arrival += gaps[following]
             continue
         now = first.ends
         first.steps += 1
-        first.decodes = [last for last in first.decodes if last > first.steps]
+        while first.decodes and first.decodes[0] <= first.steps:
+            heappop(first.decodes)
         if first.mixed:
             first.prompts -= 1
-            first.decodes.append(first.steps + int(lengths[len(found) - 1]))
+            heappush(first.decodes, first.steps + int(lengths[len(found) - 1]))
         if first.prompts or first.decodes:
             begin(first, now, batches, found)
             spent += first.ends - now
         else:
             first.ends, first.mixed = np.inf, False
     idle = (engines * now - spent) / TAU
-    mean, square = batches[1:] / (batches[0] + idle)
+    sizes = np.array(batches)
+    mean, square = (float((sizes**power).sum() / (sizes.size + idle)) for power in (1, 2))
     return Seen(mean, square - mean**2, float(np.mean(found)))
 
 
-def begin(engine: Engine, now: float, batches: FloatArray, found: list[int]) -> None:
+def begin(engine: Engine, now: float, batches: list[int], found: list[int]) -> None:
     """The next step of an engine: it carries a prompt where one waits."""
     number = len(engine.decodes)
     engine.mixed = engine.prompts > 0
     engine.ends = now + TAU + PROMPT * engine.mixed
-    batches += (1.0, number, number**2)
+    batches.append(number)
     if engine.mixed:
         found.append(number)
 

@@ -148,11 +148,6 @@ def daily(tmp_path: Path, percentile: float = 100.0) -> Problem:
     return stated(tmp_path, workload=demand | {"diurnal": profile})
 
 
-def profile_of(problem: Problem) -> list[float]:
-    hours: list[float] = problem.inputs["workload"]["diurnal"]["requests_per_second_by_hour"]
-    return hours
-
-
 @pytest.mark.parametrize(("percentile", "planned"), [(100.0, 8.0), (75.0, 5.0)])
 @pytest.mark.parametrize(
     ("text", "factor"),
@@ -162,6 +157,7 @@ def test_factors_multiply_a_whole_daily_profile(
     tmp_path: Path, text: str, factor: float, percentile: float, planned: float
 ) -> None:
     grown = with_change(daily(tmp_path, percentile), text)
-    assert profile_of(grown) == pytest.approx([factor * hour for hour in HOURS])
+    profile = grown.inputs["workload"]["diurnal"]
+    assert profile["requests_per_second_by_hour"] == pytest.approx([factor * hour for hour in HOURS])
     assert grown.workload.request_rate == pytest.approx(factor * planned)
-    assert grown.inputs["workload"]["diurnal"]["percentile"] == percentile
+    assert profile["percentile"] == percentile

@@ -52,18 +52,13 @@ def prefill_intensity(tokens: int) -> float:
     return intensity_over_weights(model, StepLoad.prefill(tokens), model.parameters - model.embedding_elements)
 
 
-def gqa_model_of_128_kib() -> Transformer:
-    """Llama-3.1-8B keeps 2 x 32 x 8 x 128 x 2 byte = 128 KiB per token, the seed's GQA figure."""
-    return llama_8b()
-
-
 CASES: dict[str, tuple[Callable[[], float], float, float]] = {
     "prefill_flop_7b": (lambda: prefill_flop(7e9, 4096.0), 5.734e13, 0.001),
     "prefill_time_7b_a100": (lambda: prefill_time(7e9, 4096.0, PEAK_A100, 0.5), 0.3676, 0.001),
     "decode_tpot_7b_a100": (lambda: decode_tpot(14e9, BANDWIDTH_A100, 1.0, 0.0), 0.007, 0.001),
     "decode_tpot_batched": (lambda: decode_tpot(14e9, BANDWIDTH_A100, 8.0, 0.5e9) / 8, 0.001125, 0.001),
     "chunk_time_7b_a100": (lambda: prefill_time(7e9, 512.0, PEAK_A100, 0.5), 0.04595, 0.001),
-    "kv_transfer_bytes_7b_gqa": (lambda: gqa_model_of_128_kib().kv_bytes(4096.0, "bf16"), 536870912, 0),
+    "kv_transfer_bytes_7b_gqa": (lambda: llama_8b().kv_bytes(4096.0, "bf16"), 536870912, 0),  # 128 KiB per token
     "kv_transfer_bw": (lambda: required_bandwidth(512e6, 0.1), 5.12e9, 0.001),
     "static_idle": (lambda: static_batching_idle((100, 200, 400), 0.007), 3.5, 0.001),
     "ridge_h100": (lambda: toy_accelerator().ridge_point("bf16"), 295.2, 0.001),

@@ -74,14 +74,10 @@ def colocated(fits: float = 100) -> WorkerPools:
     return replace(pools(fits=fits), apart=False)
 
 
-def lone_prompts(seconds: float) -> Prompt:
-    """Prompts of which a step takes one."""
-    return Prompt(cell(seconds), cell(seconds), cell(seconds), room=cell(1.0), lanes=cell(1.0))
-
-
 def times(prompt: float, decode: Callable[[Array], Array] | float) -> EngineTimes:
+    """Prompts of which a step takes one."""
     step = decode if callable(decode) else (lambda running: np.full_like(running, decode))
-    return EngineTimes(lone_prompts(prompt), step)
+    return EngineTimes(Prompt(*[cell(prompt)] * 3, room=cell(1.0), lanes=cell(1.0)), step)
 
 
 def ttft(prompt_and_steps: EngineTimes, policy: ServingPolicy, users: ClosedLoad, workers: WorkerPools) -> float:

@@ -32,6 +32,7 @@ from costmodel.kernels import (
     all_reduce_time,
     all_to_all_time,
     attended_pairs,
+    prefill_attention_work,
 )
 from costmodel.step import StepLoad, StepTime, step_time, step_time_one
 from costmodel.transformer import Transformer, WeightScale, touched_experts
@@ -109,6 +110,26 @@ def test_prompt_attention_by_hand() -> None:
     flop = 32 * (4096 * 4097 / 2) * 4 * 4096
     assert step.attention_prefill[0, 0] == pytest.approx(flop / gpu.peak_flops["bf16"] + 32 * ROTARY_LAUNCH, rel=1e-9)
     assert step.attention_decode[0, 0] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "elements"),
+    [
+        ("Llama-3.1-8B", 2 * 8 * 128 + 32 * (128 + 128)),  # keys and values; queries and outputs
+        ("DeepSeek-V3", 512 + 64 + 2 * 128 * (128 + 64 + 128)),  # a latent, and what it decompresses to
+        ("DeepSeek-V4-Flash", 2 * 64 * 512),  # a window, whatever the length
+        ("Qwen3-Next-80B-A3B", 2 * 2048),  # a state, whatever the length
+    ],
+)
+def test_traffic_of_a_prompt_by_hand(name: str, elements: int) -> None:
+    """What a token more moves in the attention of the first layer, at two bytes each."""
+    model = catalog_model(name)
+    attention, engines = (
+        model.layers[0].attention,
+        engine_arrays(model, [toy_config(perfect_accelerator())], NO_OVERHEAD),
+    )
+    less, more = (prefill_attention_work(engines, attention, *map(np.array, (3.0, new, 0.0))) for new in (64.0, 65.0))
+    assert (more.traffic - less.traffic)[0, 0] == pytest.approx(3.0 * 2.0 * elements)
 
 
 def test_sparse_prompt_attention_by_hand() -> None:

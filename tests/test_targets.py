@@ -19,7 +19,7 @@ from reports.deploy.deployment import default_options, fact
 from reports.deploy.files import target_files
 from search_spaces.bounds import TARGET_NAMES
 from search_spaces.loader import load_problem
-from search_spaces.problem import TARGETS, Balancing, Pools, Problem, Routing, target_of
+from search_spaces.problem import TARGETS, Balancing, Pools, Routing, target_of
 from tests.running import tiny
 
 TWO_CLASSES = [
@@ -57,7 +57,8 @@ class TestStated:
         limits = found.constraints
         assert (limits.routing, limits.balancing) == (routing, balancing)
         assert limits.gateway == target_of(target).gateway
-        again = load_problem(_written(tmp_path, found))
+        (tmp_path / "again.yaml").write_text(json.dumps(found.inputs))
+        again = load_problem(tmp_path / "again.yaml")
         assert (again.constraints, again.engine, again.target) == (limits, engine, target)
 
     def test_classes_with_pools_of_their_own_need_a_router_that_tells_them_apart(self, tmp_path: Path) -> None:
@@ -71,12 +72,6 @@ class TestStated:
         found = load_problem(tiny(tmp_path, target="vllm", **apart))
         assert (found.space.roles, found.constraints.gateway) == ((Role.COLOCATED,), None)
         assert found.constraints.pools is Pools.PER_CLASS
-
-
-def _written(folder: Path, found: Problem) -> Path:
-    path = folder / "again.yaml"
-    path.write_text(json.dumps(found.inputs))
-    return path
 
 
 SEVERAL: dict[str, Any] = {

@@ -93,11 +93,6 @@ def test_the_front_keeps_its_goals_and_what_holds_is_beaten_only_by_what_holds()
 # --- what a dollar more buys: the front of cost and tail, asked for with --front, in the plan and its views
 
 
-def front_rows(plan: Plan) -> tuple[tuple[str, ...], ...]:
-    table = front_section(plan).table
-    return () if table is None else table.rows
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("front")
@@ -133,9 +128,10 @@ def test_the_plan_stays_the_cheapest_that_holds_and_every_view_shows_what_costs_
     assert all(a.cost_usd_per_hour < b.cost_usd_per_hour and a.tail > b.tail for a, b in pairwise(held))
     assert all(fleet.tail <= 1.0 and len(fleet.served) == len(fleet.pools) for fleet in tuning.front)
     page = (folder / "plan" / "report.html").read_text("utf-8")
-    rows = front_rows(asked)
-    assert rows[0][-1] == "recommended"
-    for row in rows:
+    table = front_section(asked).table
+    assert table is not None
+    assert table.rows[0][-1] == "recommended"
+    for row in table.rows:
         assert row[1] in done.stdout
         assert row[1] in page
         assert row[-1] in {"recommended", "meets the SLO", "misses the SLO", "undecided", "one short run"}

@@ -166,20 +166,15 @@ def roomy(rate: float = 6.0) -> Instance:
     return instance_of(problem(workload=workload(rate), space=many))
 
 
-def with_settings(fleet: Fleet, index: int, seqs: int, chunk: int) -> Fleet:
-    """The fleet with one pool's batch limit and chunk, given as an engine is told them."""
-    changed = replace(fleet.pools[index], seqs=limit(roomy(), SEQS.index(seqs)), chunk=CHUNKS.index(chunk))
-    return Fleet((*fleet.pools[:index], changed, *fleet.pools[index + 1 :]))
-
-
 def colocated(seqs: int, chunk: int) -> Fleet:
-    """Two colocated engines."""
-    return with_settings(Fleet((pool(roomy(), "colocated-1", Role.COLOCATED, 2),)), 0, seqs, chunk)
+    """Two colocated engines with a batch limit and a chunk, given as an engine is told them."""
+    two = pool(roomy(), "colocated-1", Role.COLOCATED, 2)
+    return Fleet((replace(two, seqs=limit(roomy(), SEQS.index(seqs)), chunk=CHUNKS.index(chunk)),))
 
 
-def settings_of(fleet: Fleet, index: int = 0) -> tuple[int, int]:
-    """Batch limit and chunk of a pool."""
-    return int(roomy().tables.seqs[fleet.pools[index].seqs]), CHUNKS[fleet.pools[index].chunk]
+def settings_of(fleet: Fleet) -> tuple[int, int]:
+    """Batch limit and chunk of the first pool."""
+    return int(roomy().tables.seqs[fleet.pools[0].seqs]), CHUNKS[fleet.pools[0].chunk]
 
 
 @contextmanager

@@ -383,7 +383,11 @@ def _memory(engine: MixedEngine, usual: float, drift: float) -> tuple[float, Flo
 
 
 def _smoothing(y: FloatArray) -> FloatArray:
-    """Variance of a mean over y memories, over that of one value: h(y) = 2 (y - 1 + exp(-y)) / y^2 [1]."""
+    """Variance of a mean over y memories, over that of one value: h(y) = 2 (y - 1 + exp(-y)) / y^2 [1].
+
+    >>> _smoothing(np.array([0.0, 0.0003, 0.003, 1.0, 1e6])).round(6).tolist()
+    [1.0, 0.9999, 0.999001, 0.735759, 2e-06]
+    """
     long = np.maximum(y, 1e-3)
     return np.where(y < 1e-3, 1.0 - y / 3.0, 2.0 * (long - 1.0 + np.exp(-long)) / long**2)
 
