@@ -114,14 +114,13 @@ def test_a_standard_plan_is_proven_and_wastes_nothing() -> None:
 
 
 def test_alternatives_are_simulated_as_the_winner_is() -> None:
-    """A prefill and a decode pool win; the cheapest colocated fleet is sought and judged by simulation too."""
+    """The cheapest colocated fleet, and the cheapest of a prefill and a decode pool, are judged by simulation too."""
     strict = (slo(1.0, 0.015, 0.9),)
     plan = optimize(problem(space=QUICK_SPACE, workload=workload(40.0), slos=strict), level=Level.STANDARD)
-    assert {pool.role for pool in plan.pools} == {"prefill", "decode"}
     rows = {row.kind: row for row in plan.alternatives}
     assert {"colocated_only", "disaggregated_only"} <= set(rows)
     assert all(row.simulated for row in rows.values())
-    assert (rows["colocated_only"].cost_usd_per_hour or 0.0) > (plan.cost_usd_per_hour or 0.0)
+    assert all((row.cost_usd_per_hour or 0.0) >= (plan.cost_usd_per_hour or 0.0) for row in rows.values())
 
 
 def test_a_thorough_plan_was_tuned_and_run_four_times() -> None:

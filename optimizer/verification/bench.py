@@ -69,7 +69,7 @@ DRAINED = 0.5
 
 LOOKS = 1 + int(math.log2(MOST_RUNS // LEAST_RUNS))
 """Looks of a confirmation at most, all as strict: were the last the strictest, what needs it would never pass."""
-MOST_DECIDING = 5 * MOST_JUDGED
+MOST_DECIDING = 3 * MOST_JUDGED
 """Requests of a verdict that a plan hangs on, at most: near its capacity a fleet has long waves, of which MOST_JUDGED
 hold few, and then the seed decides (benchmarks/verified_plans.py --near)."""
 APART = MOST_RUNS + 1
