@@ -22,8 +22,6 @@ from .sources import value_at
 LARGEST = 10**8
 """No count in any config is larger; a typing slip is."""
 WAY_OUT = "`pdplan models --from CONFIG -o my-model.yaml` writes what is understood, to be completed"
-OTHER_SECTIONS = ("vision_config", "visual", "audio_config")
-"""Sections beside the language model that are left out."""
 
 
 @dataclass(frozen=True, slots=True)
