@@ -119,6 +119,10 @@ class ConfigFields:
             return next(iter(spellings.values()))
         return None if field in self.values else self.family.defaults.get(field)  # a written null outweighs the default
 
+    def states(self, field: str) -> bool:
+        """Whether the config itself has a field, if only to say that there is none."""
+        return any(name in self.values for name in _spellings(field))
+
     def optional(self, field: str, low: int = 0) -> int | None:
         """A whole number, or None where the config is silent."""
         value = self.get(field)
@@ -448,6 +452,8 @@ def attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
         return kinds
     for field in filter(fields.get, notation()["layers"]["sliding_heads"]):
         raise fields.error(f"config.json has {field!r} = {shorten(fields.get(field))}, but no sliding layers")
+    if fields.flag("lightning_attention") or fields.get("linear_num_value_heads") or fields.get("linear_num_heads"):
+        raise fields.missing("layer_types", "it says which layers attend and which have linear attention")
     return ("full_attention",) * layers
 
 

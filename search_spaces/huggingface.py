@@ -249,6 +249,8 @@ def _searched_layers(
 
 def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Whether each layer has routed experts."""
+    if not fields.states("experts") and any(map(fields.states, ("experts_per_token", "moe_intermediate_size"))):
+        raise fields.missing("experts", "it has fields of a mixture of experts")
     if (fields.optional("experts") or 0) <= 1 or fields.flag("is_moe") is False:  # Jamba writes 1 for no mixture
         return (False,) * layers
     words = fields.labels("mlp_layer_types", ("dense", "sparse", "moe", "hash_moe"), layers)
@@ -349,6 +351,8 @@ def _shared_width(fields: ConfigFields, hidden: int, expert_width: int) -> int:
 def mixers_of(by_layer: Sequence[ConfigFields], hidden: int, kinds: tuple[str, ...]) -> list[Attention]:
     """The mixers of layers of these kinds; by_layer: the fields of each."""
     common, layers = by_layer[0], len(kinds)
+    if not common.states("kv_lora_rank") and common.get("qk_nope_head_dim"):
+        raise common.missing("kv_lora_rank", "it has fields of latent attention")
     sources, last = common.sequence("kv_source_layers", layers), common.optional("num_kv_shared_layers") or 0
     every = (common.optional("cla_share_factor", low=1) or 1) if common.flag("use_cla") else 1
     # attend an earlier layer: as listed (Mistral Large 4), the last few (Gemma 3n), or all but every n-th (CLA)

@@ -227,6 +227,19 @@ def test_towers_beside_the_language_model(model_type: str, tower: dict[str, Any]
     assert ("without vision_config" in model.source) == (weights == 0)
 
 
+@pytest.mark.parametrize(
+    ("parts", "field"),
+    [
+        ((MOE,), "n_routed_experts"),
+        ((LLAMA, EXPERTS, {"num_local_experts": 4}), "num_local_experts"),
+        ((MLA,), "kv_lora_rank"),
+        ((LLAMA, LINEAR, {"layer_types": ["linear_attention"] * 8}), "layer_types"),
+    ],
+)
+def test_a_field_without_which_a_model_would_be_another_one(parts: tuple[dict[str, Any], ...], field: str) -> None:
+    assert "config.json lacks" in error_of(*parts, without=field)
+
+
 def test_layers_that_draft_are_counted_apart() -> None:
     """MiMo-7B: 7.83 billion parameters by its card with the layer for multi-token prediction, 7.62 without."""
     shapes = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 36, "vocab_size": 151680}
