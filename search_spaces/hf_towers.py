@@ -10,6 +10,8 @@ from .hf_config import LARGEST, notation, without_talker
 
 SECTIONS = ("vision_config", "visual", "audio_config")
 """Where configs describe them."""
+MOST_MERGED = 100
+"""A side of merged patches, or a ratio of widths, that is larger is a slip [1]."""
 
 
 def towers_of(config: Mapping[str, Any], text_width: int) -> tuple[int, tuple[str, ...]]:
@@ -51,21 +53,22 @@ def _elements(config: Mapping[str, Any], tower: Mapping[str, Any], text_width: i
     heads, head_dim, ratio = stated("heads"), stated("head_dim"), own.get("mlp_ratio")
     inner = stated("attention") or (heads * head_dim if heads and head_dim else width)
     block = stated(table["blocks"].get(kinds[0], "feed_forward"))
-    block = block or (round(ratio * width) if isinstance(ratio, int | float) else None)
+    block = block or (round(ratio * width) if isinstance(ratio, int | float) and 0 < ratio < MOST_MERGED else None)
     if block is None:
         return None
     gated = any(kind in table["gated"] for kind in kinds)
     deep = own.get("deepstack_visual_indexes")
-    widths = {"v": width, "m": width * _merged_patches(own, config), "t": text_width, "f": block}
+    widths: dict[str, float] = {"v": width, "m": width * _merged_patches(own, config), "t": text_width, "f": block}
     factors = [
         [widths.get(factor) or stated(factor, own, config) if isinstance(factor, str) else factor for factor in row]
         for row in products
     ]
-    if any(None in row for row in factors):
+    sizes = [prod(factor for factor in row if factor is not None) for row in factors if None not in row]
+    if len(sizes) < len(products):
         return None
     layer = 4 * width * inner + (3 if gated else 2) * width * block
     joins = 1 + (len(deep) if isinstance(deep, list) else 0)
-    return (layers + (stated("num_global_layers") or 0)) * layer + joins * round(sum(map(prod, factors)))
+    return (layers + (stated("num_global_layers") or 0)) * layer + joins * round(sum(sizes))
 
 
 def _merged_patches(*places: Mapping[str, Any]) -> int:
@@ -73,8 +76,12 @@ def _merged_patches(*places: Mapping[str, Any]) -> int:
     for place in places:
         for field in notation()["towers"]["merges"]:
             value = place.get(field)
-            if isinstance(value, list) and value and all(type(side) is int for side in value):
+            if (
+                isinstance(value, list)
+                and value
+                and all(type(side) is int and 0 < side < MOST_MERGED for side in value)
+            ):
                 return prod(value)
-            if isinstance(value, int | float) and value > 0:  # a side, or its inverse
+            if isinstance(value, int | float) and 1 / MOST_MERGED < value < MOST_MERGED:  # a side, or its inverse
                 return round(value if value >= 1 else 1 / value) ** 2
     return 1

@@ -212,8 +212,8 @@ def _shared_layers(fields: ConfigFields, hidden: int, layers: int, gated: bool) 
     own = FeedForward(hidden, 0, gated=True, adapter=round((hidden**2 + adapter) / (2 * hidden)))
     pairs: list[tuple[Attention, FeedForward]] = []
     kinds = fields.labels("layer_types", ("mamba", "linear_attention", "hybrid"), layers) or ()
-    hybrids = {layer for layer, kind in enumerate(kinds) if kind == "hybrid"} if kinds else None
-    hybrids = fields.layer_numbers("hybrid_layer_ids", layers) if hybrids is None else hybrids
+    listed = frozenset(layer for layer, kind in enumerate(kinds) if kind == "hybrid")
+    hybrids = listed if kinds else fields.layer_numbers("hybrid_layer_ids", layers)
     if hybrids is None:
         raise fields.error("'layers_block_type' is missing, which says before which layers the shared block stands")
     for layer in range(layers):

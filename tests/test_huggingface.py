@@ -210,6 +210,8 @@ TOWERS: list[tuple[str, dict[str, Any], int, int]] = [
     ("llava", {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24}, 4096, 324_487_168),
     ("step3_vl", {"hidden_size": 1792, "num_hidden_layers": 63}, 7168, 4_670_000_000),
     ("gemma3", {"hidden_size": 0, "num_hidden_layers": "27"}, 5376, 0),
+    ("qwen2_vl", {"embed_dim": 1280, "depth": 32, "mlp_ratio": float("inf"), "spatial_merge_size": 2}, 3584, 0),
+    ("qwen3_5", {**QWEN_TOWER, "spatial_merge_size": float("nan")}, 5120, 421_000_000),
     ("some_vl", SIGLIP, 5376, 0),
 ]
 
