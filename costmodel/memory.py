@@ -207,7 +207,7 @@ def _weight_bytes(model: Transformer, split: Parallelism, weight_dtype: str, mul
     ]
     sixteen_bit = model.bytes_per_element(Part.EMBEDDING, weight_dtype)
     table = model.hidden * model.vocab * sixteen_bit / split.tensor
-    stages[0] += table + model.looked_up * sixteen_bit / split.tensor
+    stages[0] += table + (model.looked_up + model.towers) * sixteen_bit / split.tensor
     if split.pipeline > 1 or not model.tied_embeddings:
         stages[-1] += table
     return max(stages)

@@ -179,6 +179,9 @@ class Transformer:
     layers: groups of equal layers; vocab: rows of the embedding; tied_embeddings: output head shares them;
     looked_up: weights of tables that are looked up beside the embedding, not multiplied: learned positions, and
     embeddings of tokens for each layer (Gemma 3n);
+    towers: weights of towers for images and sound beside the language model, which no token of text is multiplied by
+    and no count of parameters has;
+    draft_layers: layers of the checkpoint that predict further tokens (MTP), which no count has either;
     max_position: longest context the model was made for [token];
     native_weight_dtype: dtype of the published checkpoint; quantized: the parts that this (or any) quantised
     checkpoint stores in `weight_dtype`, the rest staying at 16 bit;
@@ -195,6 +198,8 @@ class Transformer:
     tied_embeddings: bool
     max_position: int
     looked_up: int = 0
+    towers: int = 0
+    draft_layers: int = 0
     native_weight_dtype: str = "bf16"
     quantized: frozenset[Part] = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
     source: str = ""
@@ -216,7 +221,7 @@ class Transformer:
 
     @property
     def parameters(self) -> int:
-        """All weights [1]."""
+        """Weights of the language model [1]."""
         layers = sum(group.weight_sets * (group.dense_elements + group.expert_elements) for group in self.layers)
         return layers + self.embedding_elements + self.looked_up
 
@@ -288,14 +293,14 @@ class Transformer:
         return max((expert_slots(count, ranks) - count for count in counts), default=0)
 
     def weight_bytes(self, weight_dtype: str) -> float:
-        """Weights of the whole model [byte]."""
+        """Weights of the whole model, towers among them [byte]."""
         dense = sum(
             group.weight_sets * matrix.elements * self.bytes_per_element(matrix.part, weight_dtype)
             for group in self.layers
             for matrix in group.matrices
         )
         experts = sum(group.weight_sets * group.expert_elements for group in self.layers)
-        tables = self.embedding_elements + self.looked_up
+        tables = self.embedding_elements + self.looked_up + self.towers
         embedding = tables * self.bytes_per_element(Part.EMBEDDING, weight_dtype)
         return dense + experts * self.bytes_per_element(Part.EXPERTS, weight_dtype) + embedding
 

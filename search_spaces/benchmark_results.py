@@ -27,7 +27,17 @@ from costmodel.units import MILLI
 from .files import LARGEST_RESULTS, Keys, Source, read_text, shipped_table, shown_path
 from .measurements import SHORTEST, Latency, MeasuredRun, Workers
 from .quantities import Kind, allowed_units, unit_size
-from .sources import NESTED, JsonText, after_space, json_kind, json_shown, parse_source, value_at
+from .sources import (
+    NESTED,
+    JsonText,
+    TwiceError,
+    after_space,
+    json_kind,
+    json_shown,
+    parse_source,
+    unique_keys,
+    value_at,
+)
 
 
 class Tool(StrEnum):
@@ -130,6 +140,8 @@ class ResultDocument:
             figure = self.number(f"{first}.avg", f"{first}.mean") if is_metric else _as_number(value)
             if figure is None and value is not None and not is_metric:
                 raise self.error(f"is {json_shown(value)}, but must be a number", *keys)
+            if figure is not None and figure < 0 and figure != NO_FIGURE:
+                raise self.error(f"is {figure:g}, but must not be below zero", *keys)
             divisor = self.number(second) if second else 1.0
             if figure is not None and figure > 0 and divisor is not None:
                 return figure / divisor
@@ -138,6 +150,8 @@ class ResultDocument:
     def needed(self, *paths: str) -> float:
         """The figure at these paths, which must be there and above zero."""
         figure = self.number(*paths)
+        if figure is not None and math.isinf(figure):
+            raise self.error("is infinite, but must be a number above 0", *paths[0].partition(" / ")[0].split("."))
         if figure is None:
             absent = next(path for path in reversed(paths[0].split(" / ")) if self.number(path) is None)
             raise self.error("is missing or zero, but must be a number above 0", *absent.split("."))
@@ -159,6 +173,8 @@ class ResultDocument:
         return next(filter(None, (value.strip() for value in values if isinstance(value, str))), None)
 
 
+NO_FIGURE = -1.0
+"""How some tools write that there is no limit, or no figure."""
 AS_JSON = "give the JSON file of the tool, such as of `vllm bench serve --save-result`, not what it prints"
 
 
@@ -170,7 +186,7 @@ def documents(path: Path) -> Iterator[ResultDocument]:
         source, _ = parse_source(text, name)
         yield ResultDocument(source, source.value, "")
         return
-    decoder, place = json.JSONDecoder(), after_space(text, 0)
+    decoder, place = json.JSONDecoder(object_pairs_hook=unique_keys), after_space(text, 0)
     if place == len(text):
         raise InputError(f"{name}: is empty, but must have benchmark results")
     alone = True
@@ -178,6 +194,8 @@ def documents(path: Path) -> Iterator[ResultDocument]:
         file = JsonText(name, text, place)
         try:
             value, end = decoder.raw_decode(text, place)
+        except TwiceError:
+            raise file.twice() from None
         except RecursionError:
             raise InputError(f"{name}: the JSON is nested too deeply for a benchmark result") from None
         except ValueError as error:

@@ -22,8 +22,6 @@ from .sources import value_at
 LARGEST = 10**8
 """No count in any config is larger; a typing slip is."""
 WAY_OUT = "`pdplan models --from CONFIG -o my-model.yaml` writes what is understood, to be completed"
-OTHER_SECTIONS = ("vision_config", "visual", "audio_config")
-"""Sections beside the language model that are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +118,10 @@ class ConfigFields:
         if spellings:
             return next(iter(spellings.values()))
         return None if field in self.values else self.family.defaults.get(field)  # a written null outweighs the default
+
+    def states(self, field: str) -> bool:
+        """Whether the config itself has a field, if only to say that there is none."""
+        return any(name in self.values for name in _spellings(field))
 
     def optional(self, field: str, low: int = 0) -> int | None:
         """A whole number, or None where the config is silent."""
@@ -450,6 +452,8 @@ def attention_kinds(fields: ConfigFields, layers: int) -> tuple[str, ...]:
         return kinds
     for field in filter(fields.get, notation()["layers"]["sliding_heads"]):
         raise fields.error(f"config.json has {field!r} = {shorten(fields.get(field))}, but no sliding layers")
+    if fields.flag("lightning_attention") or fields.get("linear_num_value_heads") or fields.get("linear_num_heads"):
+        raise fields.missing("layer_types", "it says which layers attend and which have linear attention")
     return ("full_attention",) * layers
 
 

@@ -107,7 +107,9 @@ def as_stored(
 
 
 def _method_of(quantization: Mapping[str, Any]) -> str:
-    return str(quantization.get("quant_method", "modelopt" if "quant_algo" in quantization else "")).lower()
+    """The tool that quantised, which ModelOpt and old versions of bitsandbytes do not write."""
+    unnamed = "modelopt" if "quant_algo" in quantization else "bitsandbytes" if "load_in_4bit" in quantization else ""
+    return str(quantization.get("quant_method", unnamed)).lower()
 
 
 def _cache_quantizer(quantization: Mapping[str, Any]) -> str:
@@ -326,9 +328,10 @@ def _torchao(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
             yield "bf16", {}, targets
         else:
             own, kind_name = _object(_object(layer).get("_data")), _object(layer).get("_type")
-            grain = _object(own.get("granularity"))
+            grain = _object(own.get("granularity", own.get("weight_granularity")))
             group = WHOLE_CHANNEL if grain.get("_type") == "PerAxis" else _object(grain.get("_data")).get("group_size")
-            stated = notation()["quantization"]["torch"].get(str(own.get("weight_dtype")).removeprefix("torch."))
+            torch_dtype = _object(own.get("weight_dtype")).get("_data", own.get("weight_dtype"))
+            stated = notation()["quantization"]["torch"].get(str(torch_dtype).removeprefix("torch."))
             word = str(kind_name).replace("_", "").lower().removesuffix("config") if kind_name else kind_name
             dtype = stated or _format_of("quant_type", word, "torchao")
             yield dtype, {"_type": kind_name, "group_size": own.get("group_size", group)}, targets

@@ -16,7 +16,6 @@ from costmodel.errors import ArchitectureError, shown
 from costmodel.transformer import FeedForward, LayerGroup, Transformer
 
 from .hf_config import (
-    OTHER_SECTIONS,
     UNKNOWN,
     ConfigFields,
     attention_kinds,
@@ -25,13 +24,15 @@ from .hf_config import (
     has_single_blocks,
     notation,
     open_config,
-    without_talker,
 )
 from .hf_quantization import as_stored
+from .hf_towers import towers_of
 
 UNKNOWN_TYPE = "model_type not known: read by its fields alone"
 """What the source of a model says whose class may have more than its config tells."""
 MOST_LAYERS = 10_000
+DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+"""Fields with the number of layers that predict further tokens (DeepSeek, Qwen, MiniMax)."""
 GATED_ACTIVATIONS = frozenset({"silu", "swish", "swiglu", "geglu"})
 """In every published decoder these come with a gate projection; plain GELU does in some families only."""
 PLAIN_ACTIVATIONS = frozenset({"relu", "gelu_new", "gelu_fast"})
@@ -44,8 +45,8 @@ def parse_config(
 
     config: the parsed JSON; name: how the model is called in messages and results; source, date: origin of the facts.
     lenient: fields that shape the model and are not understood are left out (`open_config`).
-    A vision tower is left out; `source` says so, and where the model_type is not known. Layers that attend images alone
-    (Llama 3.2) count as weights that no token of text is multiplied by. Raises ArchitectureError.
+    `source` names the towers whose weights are not counted, and says where the model_type is not known. Layers that
+    attend images alone (Llama 3.2) count as weights that no token of text is multiplied by. Raises ArchitectureError.
 
     >>> model = parse_config({"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008,
     ...     "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000,
@@ -63,7 +64,7 @@ def parse_config(
     groups = Counter(layer for number, layer in enumerate(layers) if number not in of_images)
     skipped = [LayerGroup(1, *layers[number]) for number in of_images]
     sets, loops = fields.optional("num_mem_blocks", low=1) or 0, fields.optional("loops", low=1) or 1
-    towers = [section for section in OTHER_SECTIONS if isinstance(without_talker(config).get(section), Mapping)]
+    towers, uncounted = towers_of(config, hidden)
     unknown = UNKNOWN_TYPE if fields.family is UNKNOWN else ""
     tied, projection = fields.flag("tie_word_embeddings"), fields.optional("word_embed_proj_dim")
     if projection not in {None, hidden}:
@@ -88,7 +89,9 @@ def parse_config(
         tied_embeddings=tied,
         max_position=context_length(fields),
         looked_up=_looked_up(fields, hidden, layers) + sum(layer.dense_elements for layer in skipped),
-        source="; ".join(filter(None, (source, *(f"without {tower}" for tower in towers), unknown))),
+        towers=towers,
+        draft_layers=next(filter(None, map(fields.optional, DRAFT_LAYERS)), 0),
+        source="; ".join(filter(None, (source, *(f"without {section}" for section in uncounted), unknown))),
         date=date,
     )
     apart, single = bool(fields.flag("enable_moe_block")), has_single_blocks(fields)
@@ -201,17 +204,20 @@ def _shared_layers(fields: ConfigFields, hidden: int, layers: int, gated: bool) 
     """
     mamba, nothing = state_space(fields, hidden), FeedForward(hidden, 0, gated=True)
     block = _dense(fields, hidden, gated)
-    heads, width = fields.count("num_attention_heads"), fields.count("head_dim")
-    kv_heads = fields.count("num_key_value_heads")
-    shared = SoftmaxAttention(hidden, heads, kv_heads, width, width, input_width=fields.count("attention_hidden_size"))
+    heads, kv_heads = fields.count("num_attention_heads"), fields.count("num_key_value_heads")
+    both = fields.optional("attention_hidden_size", low=1) or 2 * hidden
+    width = fields.optional("head_dim", low=1) or both // heads
+    shared = SoftmaxAttention(hidden, heads, kv_heads, width, width, input_width=both)
     adapter = (fields.optional("adapter_rank") or 0) * (hidden + (2 if gated else 1) * block.intermediate)
     own = FeedForward(hidden, 0, gated=True, adapter=round((hidden**2 + adapter) / (2 * hidden)))
     pairs: list[tuple[Attention, FeedForward]] = []
-    kinds = fields.labels("layer_types", ("mamba", "linear_attention", "hybrid"), layers)
-    if kinds is None:
+    kinds = fields.labels("layer_types", ("mamba", "linear_attention", "hybrid"), layers) or ()
+    listed = frozenset(layer for layer, kind in enumerate(kinds) if kind == "hybrid")
+    hybrids = listed if kinds else fields.layer_numbers("hybrid_layer_ids", layers)
+    if hybrids is None:
         raise fields.error("'layers_block_type' is missing, which says before which layers the shared block stands")
-    for kind in kinds:
-        pairs += [(shared, block), (mamba, own)] if kind == "hybrid" else [(mamba, nothing)]
+    for layer in range(layers):
+        pairs += [(shared, block), (mamba, own)] if layer in hybrids else [(mamba, nothing)]
     return pairs
 
 
@@ -243,6 +249,8 @@ def _searched_layers(
 
 def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Whether each layer has routed experts."""
+    if not fields.states("experts") and any(map(fields.states, ("experts_per_token", "moe_intermediate_size"))):
+        raise fields.missing("experts", "it has fields of a mixture of experts")
     if (fields.optional("experts") or 0) <= 1 or fields.flag("is_moe") is False:  # Jamba writes 1 for no mixture
         return (False,) * layers
     words = fields.labels("mlp_layer_types", ("dense", "sparse", "moe", "hash_moe"), layers)
@@ -343,6 +351,8 @@ def _shared_width(fields: ConfigFields, hidden: int, expert_width: int) -> int:
 def mixers_of(by_layer: Sequence[ConfigFields], hidden: int, kinds: tuple[str, ...]) -> list[Attention]:
     """The mixers of layers of these kinds; by_layer: the fields of each."""
     common, layers = by_layer[0], len(kinds)
+    if not common.states("kv_lora_rank") and common.get("qk_nope_head_dim"):
+        raise common.missing("kv_lora_rank", "it has fields of latent attention")
     sources, last = common.sequence("kv_source_layers", layers), common.optional("num_kv_shared_layers") or 0
     every = (common.optional("cla_share_factor", low=1) or 1) if common.flag("use_cla") else 1
     # attend an earlier layer: as listed (Mistral Large 4), the last few (Gemma 3n), or all but every n-th (CLA)
@@ -514,14 +524,17 @@ def state_space(fields: ConfigFields, hidden: int) -> LinearAttention:
     of its inner width, which it states as if it were a feed-forward's.
     """
     widths = fields.widths("state_space")
-    if fields.get("mamba_heads") is None or fields.flag("first_mamba"):
+    heads, width = fields.optional("mamba_heads", low=1), fields.get("mamba_head_dim")
+    if heads is None and width is not None:
+        heads = fields.count("mamba_expand") * hidden // fields.count("mamba_head_dim")
+    if heads is None or fields.flag("first_mamba"):
         stated = fields.optional("intermediate_size") if fields.flag("no_feed_forward") else None
         inner = stated or fields.count("mamba_expand") * hidden
         is_auto = fields.get("mamba_rank") in {None, "auto"}
         rank = -(-hidden // 16) if is_auto else fields.count("mamba_rank")
         return LinearAttention(hidden, 1, inner, value_dim=1, **widths, scalars=0, products=2, step_rank=rank)
-    heads, groups = fields.count("mamba_heads"), fields.optional("mamba_groups", low=1) or 1
-    if fields.get("mamba_head_dim") in {None, "auto"}:
+    groups = fields.optional("mamba_groups", low=1) or 1
+    if width in {None, "auto"}:
         width = (fields.optional("mamba_d_ssm") or fields.count("mamba_expand") * hidden) // heads
     else:
         width = fields.count("mamba_head_dim")

@@ -30,6 +30,7 @@ import yaml
 from pydantic import Field, create_model
 
 from costmodel.attention import Attention, CompressedAttention, LatentAttention, LinearAttention, Part, SoftmaxAttention
+from costmodel.engine import Draft, draft_layer
 from costmodel.errors import (
     LONGEST_NAME,
     UNWRITABLE,
@@ -209,13 +210,15 @@ def _words_of(name: str) -> set[str]:
 
 def model_entry(model: Transformer) -> dict[str, Any]:
     """What `pdplan models` shows of a model, ready for JSON; sizes in bytes, lengths in tokens."""
-    kinds = Counter[str]()
+    kinds, draft = Counter[str](), draft_layer(model, Draft.MTP)
     for group in model.layers:
         kinds[attention_kind(group.attention)] += group.count
     return {
         "name": model.name,
         "parameters": model.parameters,
         "active_parameters": model.active_parameters,
+        "tower_parameters": model.towers,
+        "draft_parameters": 0 if draft is None else model.draft_layers * (draft.dense_elements + draft.expert_elements),
         "layers": model.num_layers,
         "hidden_size": model.hidden,
         "vocabulary": model.vocab,
@@ -433,6 +436,10 @@ class ArchitectureFile(FileSection):
     """Longest ISL + OSL [token]."""
     looked_up: Annotated[int, count(Bounds(0, 10**12))] = 0
     """Weights of tables that are looked up beside the embedding: learned positions, embeddings of each layer."""
+    towers: Annotated[int, count(Bounds(0, 10**12))] = 0
+    """Weights of towers for images and sound."""
+    draft_layers: Annotated[int, count(Bounds(0, 100))] = 0
+    """Layers that predict further tokens (MTP)."""
     weights: Annotated[str, choice(*sorted(DTYPE_BYTES))] = "bf16"
     """Dtype of the published checkpoint."""
     quantized: frozenset[Part] = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
@@ -476,7 +483,7 @@ def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
         }
         for group in model.layers
     ]
-    facts = ("name", "hidden", "vocab", "tied_embeddings", "max_position", "looked_up")
+    facts = ("name", "hidden", "vocab", "tied_embeddings", "max_position", "looked_up", "towers", "draft_layers")
     content = {
         "schema": ARCHITECTURE_SCHEMA,
         **{name: getattr(model, name) for name in facts},

@@ -342,16 +342,14 @@ class JsonText:
         it = f"{self.clause}it " if self.clause else ""
         read_constant = float if constants else int  # which refuses them all
         try:
-            return json.loads(self.text, object_pairs_hook=_unique, parse_constant=read_constant)
+            return json.loads(self.text, object_pairs_hook=unique_keys, parse_constant=read_constant)
         except json.JSONDecodeError as error:
             if not self.text.strip():
                 raise InputError(f"{self.name}: {it}is empty") from error
             reason = f"{error.msg[:1].lower()}{error.msg[1:]}"
             raise self._error(error.pos, f"{it}is not valid JSON: {reason}") from error
-        except _TwiceError:
-            path, place = self._second_key()
-            sentence = Fault(path, "stands here again; keep one of them").told()
-            raise self._error(place, f"{self.clause}{sentence}") from None
+        except TwiceError:
+            raise self.twice() from None
         except RecursionError as error:
             raise InputError(f"{self.name}: {it}is nested too deeply") from error
         except ValueError as error:  # a word of JavaScript that JSON lacks, or an integer of thousands of digits
@@ -363,6 +361,11 @@ class JsonText:
     def error(self, sentence: str, path: Keys = ()) -> InputError:
         """The error of a value of valid JSON: file, line and column of it or of what it is missing in, and its keys."""
         return self._error(self._place(path), f"{self.clause}{Fault(path, sentence).told()}")
+
+    def twice(self) -> InputError:
+        """The error of a key that stands twice in one object."""
+        path, place = self._second_key()
+        return self._error(place, f"{self.clause}{Fault(path, 'stands here again; keep one of them').told()}")
 
     def line(self, path: Keys = ()) -> int:
         """The line where a value stands, counted from 1."""
@@ -402,14 +405,15 @@ class JsonText:
         return (), place
 
 
-class _TwiceError(ValueError):
+class TwiceError(ValueError):
     """A key that stands twice."""
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of its keys and values; TwiceError where one stands twice."""
     fields = dict(pairs)
     if len(fields) < len(pairs):
-        raise _TwiceError
+        raise TwiceError
     return fields
 
 

@@ -29,7 +29,7 @@ from costmodel.words import percentage
 
 from .files import kind_of_bytes, open_file, regular_size, shipped_table
 from .quantities import UNITS, Kind, finite_number
-from .sources import NESTED, json_kind, json_shown, value_at
+from .sources import NESTED, TwiceError, json_kind, json_shown, unique_keys, value_at
 
 MAX_LINE_BYTES = 16 * MIB
 """A request of a million tokens needs some 20 kB for its hash blocks; a longer line is a file without lines."""
@@ -309,11 +309,16 @@ def _text(name: str, value: object) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
-def parse_object(raw: bytes, where: str = "") -> dict[str, Any]:
-    """Return the JSON object on one line, or raise InputError that opens with `where`."""
-    place = f"{where}: " if where else ""
+def parse_object(raw: bytes, where: str = "", *, unique: bool = False) -> dict[str, Any]:
+    """Return the JSON object on one line, or raise InputError that opens with `where`.
+
+    unique: refuse a key that stands twice, which takes longer.
+    """
+    place, hook = f"{where}: " if where else "", unique_keys if unique else None
     try:
-        value = json.loads(raw, parse_constant=_refuse_constant)
+        value = json.loads(raw, object_pairs_hook=hook, parse_constant=_refuse_constant)
+    except TwiceError:
+        raise InputError(f"{place}the line has a key twice in one object; each must have a name of its own") from None
     except RecursionError:
         raise InputError(f"{place}the JSON is nested too deeply for a request") from None
     except ValueError as error:
@@ -511,7 +516,7 @@ def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | Non
     if is_auto and head.startswith("["):
         raise InputError(f"{where}: the file is a JSON array, but must have one JSON object per line (JSONL)")
     is_json = head.startswith("{") if is_auto else layout in (TraceFormat.MOONCAKE, TraceFormat.JSONL)
-    names = list(nested_keys(parse_object(head.encode(), where))) if is_json else _csv_names(head, where)
+    names = list(nested_keys(parse_object(head.encode(), where, unique=True))) if is_json else _csv_names(head, where)
     form = (TraceFormat.JSONL if is_json else TraceFormat.CSV) if is_auto else TraceFormat(layout)
     own = TraceFormat.MOONCAKE if is_json else TraceFormat.AZURE
     if is_auto and not mapping and {*names} - {HASH_KEY} == {*OWN_COLUMNS[own].names}:
@@ -540,7 +545,7 @@ def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | Non
 def _csv_names(head: str, where: str) -> list[str]:
     """The column names of a header."""
     names = split_header(head, where)[1]
-    if len(names) < 3 or all(name.replace(".", "").isdigit() for name in names):
+    if len(names) < 3 or all(name.replace(".", "").isdigit() or _DATE.match(name) for name in names):
         raise InputError(f"{where}: the CSV header needs columns for arrival, ISL and OSL, but is {shown(head)}")
     for name in (name for name in names if names.count(name) > 1):
         raise InputError(f"{where}: the header has the column {shown(name)} twice")

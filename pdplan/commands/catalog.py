@@ -378,8 +378,11 @@ def _model_page(entry: dict[str, Any]) -> Document:
     late = ", ".join(f"{dtype} {_late(entry, dtype)} B" for dtype in entry["kv_bytes_per_token"])
     experts = f"{entry['experts_per_token']} of {entry['experts']} experts per token" if entry["experts"] else "dense"
     checkpoint = served_checkpoint(entry["name"]) if entry["date"] else None
+    towers, drafts = entry["tower_parameters"], entry["draft_parameters"]
     facts = (
         ("parameters", f"{count(entry['parameters'])}, of which a token uses {count(entry['active_parameters'])}"),
+        ("", f"besides {count(towers)} of towers for images or sound, which memory holds too" if towers else ""),
+        ("", f"besides {count(drafts)} of layers for multi-token prediction, held where they draft" if drafts else ""),
         ("layers", f"{entry['layers']}, hidden width {count(entry['hidden_size'])}, {experts}"),
         ("attention", ", ".join(f"{layer['layers']} layers {layer['kind']}" for layer in entry["attention"])),
         ("KV per token", kv),
