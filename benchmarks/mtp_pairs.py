@@ -1,11 +1,16 @@
-"""What multi-token prediction saves: measured pairs of runs with and without it, against the model.
+"""What multi-token prediction (MTP) saves: measured runs with it, and pairs of runs with and without it, and the model.
 
-    python benchmarks/mtp_pairs.py ../shared/data/serving/r1_2026.csv [--acceptance 0.8,0.6,0.4] [--tokens 3]
+    python benchmarks/mtp_pairs.py ../shared/data/serving/r1_2026.csv [--tokens 3 --acceptance 0.8,0.6]
 
-A pair is two rows of one deployment at one load, one of them with `spec_method` mtp; of several rows without it the
-nearest in date. Predicted is the ratio of their TPOT, so that what the model gets wrong of both falls out. The files do
-not state how many tokens were drafted: InferenceX's scripts draft three. Without --acceptance one figure for all
-positions is fitted to the other half of the pairs (two halves, by deployment), and each half is scored by the other's.
+Three tables, none of them fitted. Tokens a step: engines that stream every n steps say how long a step without prompts
+takes, the median gap between chunks over n; what TPOT has beyond a step in the nearest run without MTP are others'
+prompts, so tokens a step = step / (TPOT - prompts), where prompts are less than a fifth of the TPOT. TPOT of every run
+with MTP against the model. Ratio of TPOT with MTP to that without, of two runs of one deployment at one load, the
+nearest in date: what the model gets wrong of both falls out.
+
+The file does not state how many tokens are drafted: `drafted` has what the scripts of InferenceX and the recipes of
+srt-slurm do. Acceptance is the catalog's for 1,024 output tokens; random prompts with 8,192 have answers that repeat
+themselves, of which more is accepted (`LONG`).
 """
 
 from __future__ import annotations
@@ -13,9 +18,10 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime
-import statistics
 import sys
+import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,97 +32,144 @@ sys.path.insert(0, str(ROOT))
 
 from costmodel.engine import Draft, Speculation  # noqa: E402 -- the repository is found first
 from search_spaces.catalog import load_catalog  # noqa: E402
-from search_spaces.engines import load_serving_policy  # noqa: E402
+from search_spaces.engines import load_serving_policy, shipped_acceptance  # noqa: E402
 from search_spaces.measured_engines import MeasuredDeployment, batches_of, deployments_of, steady_state  # noqa: E402
 from search_spaces.measurements import read_measurements  # noqa: E402
 
+Row = dict[str, str]
 SAME = ("accelerator", "precision", "engine", "mode", "isl", "osl", "concurrency", "num_gpus", "tp", "pp", "ep", "dp")
 SAME += tuple(f"{side}_{key}" for side in ("prefill", "decode") for key in ("workers", "tp", "pp", "dp", "ep"))
-GRID = np.round(np.arange(0.3, 0.96, 0.01), 2)
+LONG = (0.887, 0.67)
+"""Acceptance by position with 8,192 output tokens [1]: 1.89 tokens a step of one drafted, 2.88 of three."""
+LARGEST_BATCH = 64
+"""Requests of a decode worker up to which a table counts a run as small [1]."""
 
 
-def pairs_of(path: Path) -> list[tuple[dict[str, str], float]]:
-    """Rows without speculation that have a partner with it, and the measured ratio of TPOT."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    groups: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
+def drafted(row: Row) -> int:
+    """Tokens that a run with MTP drafts a step.
+
+    SGLang two (`--speculative-num-steps 2`), three on MI355X; TensorRT-LLM three, one where one engine does all with
+    data-parallel attention.
+    """
+    if row["engine"] == "sglang":
+        return 3 if row["accelerator"] == "mi355x" else 2
+    return 1 if row["mode"] == "colocated" and float(row["dp"]) > 1 else 3
+
+
+def chunk_steps(row: Row) -> int:
+    """Steps from one streamed chunk to the next; 0 where the engine counts tokens, not steps (SGLang on NVIDIA)."""
+    if row["engine"] == "sglang":
+        return 1 if row["accelerator"] == "mi355x" else 0
+    return 10 if row["mode"] == "colocated" else 100
+
+
+def tpot(row: Row) -> float:
+    """Median TPOT [ms], or what the row has."""
+    return float(row["tpot_median_ms"] or row["tpot_ms"])
+
+
+def batch(row: Row) -> float:
+    """Requests in flight for each decode worker [1]."""
+    return float(row["concurrency"]) / float(row["decode_workers"] or 1)
+
+
+def pairs_of(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Runs without MTP and with it of one deployment at one load; of several without it the nearest in date."""
+    groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
     for row in rows:
         groups[tuple(row[key] for key in SAME)].append(row)
     pairs = []
     for group in groups.values():
         plain = [row for row in group if row["spec_method"] == "none"]
-        for row in group:
-            if row["spec_method"] == "mtp" and plain:
-                other = min(plain, key=lambda candidate: abs(_day(candidate) - _day(row)))
-                pairs.append((other, _tpot(row) / _tpot(other)))
+        drafting = [row for row in group if row["spec_method"] == "mtp" and plain]
+        pairs += [(min(plain, key=lambda other: abs(_day(other) - _day(row))), row) for row in drafting]
     return pairs
 
 
-def _day(row: dict[str, str]) -> int:
+def _day(row: Row) -> int:
     return datetime.date.fromisoformat(row["date"]).toordinal()
 
 
-def _tpot(row: dict[str, str]) -> float:
-    return float(row["tpot_median_ms"] or row["tpot_ms"])
+def tokens_a_step(plain: Row, row: Row) -> float | None:
+    """Tokens that a run with MTP makes a step [1]; None where its chunks do not say."""
+    steps = chunk_steps(row)
+    if not steps or not row["itl_median_ms"] or not plain["itl_median_ms"]:
+        return None
+    prompts = max(tpot(plain) - float(plain["itl_median_ms"]) / steps, 0.0)
+    if prompts > 0.2 * tpot(plain):
+        return None
+    return float(row["itl_median_ms"]) / steps / (tpot(row) - prompts)
 
 
-def ratio(deployment: MeasuredDeployment, speculation: Speculation) -> float:
-    """Predicted TPOT with speculation over that without it."""
+def deployments(rows: Sequence[Row]) -> list[MeasuredDeployment]:
+    """What ran, without its speculation, in the order of the rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.csv"
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, rows[0].keys())
+            writer.writeheader()
+            writer.writerows(row | {"spec_method": "none"} for row in rows)
+        ran, refused = deployments_of(read_measurements(path)[1], load_catalog(), None)
+    if refused:
+        raise SystemExit(f"not predicted: {refused[0].reason}")
+    return ran
+
+
+def predicted(deployment: MeasuredDeployment, speculation: Speculation | None) -> float:
+    """TPOT of a deployment that drafts tokens so [ms]."""
     decode = deployment.decode and replace(deployment.decode, speculation=speculation)
     drafting = replace(deployment, prefill=replace(deployment.prefill, speculation=speculation), decode=decode)
     policy = load_serving_policy(deployment.engine)
-    without, with_drafts = (
-        float(steady_state(batches_of([run])[0], policy).tpot[0, 0]) for run in (deployment, drafting)
-    )
-    return with_drafts / without
+    return 1e3 * float(steady_state(batches_of([drafting])[0], policy).tpot[0, 0])
+
+
+def show(title: str, rows: Sequence[Row], measured: Sequence[float], predictions: Sequence[float]) -> None:
+    """Print the errors of a quantity, by deployment, batch and drafted tokens."""
+    errors = np.array(predictions) / np.array(measured) - 1.0
+    groups: dict[str, list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        groups["all"].append(index)
+        small = batch(row) <= LARGEST_BATCH
+        groups[f"up to {LARGEST_BATCH} requests" if small else f"over {LARGEST_BATCH} requests"].append(index)
+        groups[f"{drafted(row)} drafted"].append(index)
+        groups[" ".join(row[key] for key in ("accelerator", "engine", "mode"))].append(index)
+    print(f"\n{title}\n{'runs':>5}  {'measured':>8}  {'predicted':>9}  {'error':>6}  {'bias':>6}")
+    for name in sorted(groups):
+        members = groups[name]
+        middle, guess = np.median(np.array(measured)[members]), np.median(np.array(predictions)[members])
+        error, bias = np.median(np.abs(errors[members])), np.median(errors[members])
+        print(f"{len(members):5d}  {middle:8.2f}  {guess:9.2f}  {error:6.1%}  {bias:+6.1%}  {name}")
 
 
 def main() -> None:
-    """Print the pairs by concurrency, and the error of the predicted ratio."""
+    """Print the three tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("path", type=Path)
-    parser.add_argument("--tokens", type=int, default=3)
-    parser.add_argument("--acceptance", type=lambda text: tuple(map(float, text.split(","))))
+    parser.add_argument("--tokens", type=int, help="drafted in every run, whatever its script says")
+    parser.add_argument("--acceptance", type=lambda text: tuple(map(float, text.split(","))), help="of every run")
     options = parser.parse_args()
-    pairs = pairs_of(options.path)
-    _, rows = read_measurements(options.path)
-    deployments, _ = deployments_of(rows, load_catalog(), None)
     with options.path.open(encoding="utf-8", newline="") as file:
-        line_of = {row["id"]: line for line, row in enumerate(csv.DictReader(file), start=2)}
-    by_line = {deployment.row.line: deployment for deployment in deployments}
-    cases = [(row, measured, by_line[line_of[row["id"]]]) for row, measured in pairs if line_of[row["id"]] in by_line]
-    print(f"{len(pairs)} pairs, {len(cases)} of deployments that are predicted")
+        rows = list(csv.DictReader(file))
 
-    def predicted(acceptance: tuple[float, ...]) -> list[float]:
-        speculation = Speculation(Draft.MTP, options.tokens, acceptance)
-        return [ratio(deployment, speculation) for _, _, deployment in cases]
+    def speculation(row: Row) -> Speculation:
+        acceptance = LONG if row["osl"] == "8192" else shipped_acceptance()[Draft.MTP]
+        return Speculation(Draft.MTP, options.tokens or drafted(row), options.acceptance or acceptance)
 
-    measured = np.array([value for _, value, _ in cases])
-    if options.acceptance:
-        ratios = np.array(predicted(options.acceptance))
-    else:
-        table = {float(a): np.array(predicted((float(a),))) for a in GRID[::3]}
-        keys = sorted({tuple(row[key] for key in SAME if key != "concurrency") for row, _, _ in cases})
-        half = np.array([keys.index(tuple(row[k] for k in SAME if k != "concurrency")) % 2 for row, _, _ in cases])
-        ratios = np.zeros_like(measured)
-        for own in (0, 1):
-            errors = {a: np.median(np.abs(np.log(values / measured))[half != own]) for a, values in table.items()}
-            best = min(errors, key=errors.__getitem__)
-            print(f"half {own}: acceptance {best:.2f}, fitted to the other half")
-            ratios[half == own] = table[best][half == own]
-    error = ratios / measured - 1.0
-    groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for index, (row, _, _) in enumerate(cases):
-        groups["all",].append(index)
-        groups["concurrency", f"{float(row['concurrency']):g}"].append(index)
-        groups[row["accelerator"], row["engine"], row["mode"]].append(index)
-    print(f"{'pairs':>5}  {'measured':>8}  {'predicted':>9}  {'error':>6}  {'bias':>6}")
-    for name, members in groups.items():
-        chosen = error[members]
-        print(
-            f"{len(members):5d}  {statistics.median(measured[members]):8.2f}  {statistics.median(ratios[members]):9.2f}"
-            f"  {np.median(np.abs(chosen)):6.1%}  {np.median(chosen):+6.1%}  {' '.join(name)}"
-        )
+    pairs = pairs_of(rows)
+    for osl in ("1024", "8192"):
+        counts = [tokens_a_step(*pair) for pair in pairs if pair[1]["osl"] == osl and drafted(pair[1]) == 3]
+        counts = [count for count in counts if count is not None]
+        print(f"OSL {osl}: {np.median(counts):.2f} tokens a step of three drafted (median of {len(counts)} runs)")
+    drafting = [row for row in rows if row["spec_method"] == "mtp"]
+    times = {
+        row["id"]: predicted(ran, speculation(row)) for row, ran in zip(drafting, deployments(drafting), strict=True)
+    }
+    show("TPOT with MTP [ms]", drafting, [tpot(row) for row in drafting], [times[row["id"]] for row in drafting])
+    plain_times = [predicted(ran, None) for ran in deployments([plain for plain, _ in pairs])]
+    with_mtp = [row for _, row in pairs]
+    measured = [tpot(row) / tpot(plain) for plain, row in pairs]
+    ratios = [times[row["id"]] / time for row, time in zip(with_mtp, plain_times, strict=True)]
+    show("TPOT with MTP over that without", with_mtp, measured, ratios)
 
 
 if __name__ == "__main__":

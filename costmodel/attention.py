@@ -287,7 +287,8 @@ class LinearAttention(TokenMixer):
     strength; products: of key and value width per token, three with the delta rule, which reads before it writes;
     decay_rank, gate_rank: ranks of a decay of its own for every key channel and of a compressed output gate (Kimi
     Delta Attention; 0: no such decay, a full gate); step_rank: rank of the step sizes of Mamba-1, where they and q, k
-    come from the inner channels (0: from the hidden ones).
+    come from the inner channels (0: from the hidden ones); state_bits: of an element of the state, 32 or 16 [bit] (0:
+    nothing states it, and the serving engine decides; without one, 32).
     """
 
     reads_earlier_kv: ClassVar[bool] = False
@@ -303,15 +304,17 @@ class LinearAttention(TokenMixer):
     decay_rank: int = 0
     gate_rank: int = 0
     step_rank: int = 0
+    state_bits: int = 0
 
     def __post_init__(self) -> None:
-        """A 32-bit matrix d_k x d_v per value head, by which it splits, and a 16-bit window of the convolution.
+        """A matrix d_k x d_v per value head, by which it splits, and a 16-bit window of the convolution.
 
         The convolution is over q, k and v, or over v alone where q and k come after it (Mamba-1). Without q and k it is
         all there is (LFM2). A token writes and queries the state, and with the delta rule reads it too: `products` of
         d_k x d_v per value head. No key is kept, so none is attended.
         """
-        recurrent = 4.0 * self.value_heads * self.key_dim * self.value_dim if self.key_heads else 0.0
+        elements = self.value_heads * self.key_dim * self.value_dim if self.key_heads else 0
+        recurrent = elements * (self.state_bits or 32) / 8.0
         channels = (0 if self.step_rank else 2 * self.key_heads * self.key_dim) + self.value_heads * self.value_dim
         vars(self).update(
             kv_shards=self.value_heads,

@@ -11,7 +11,8 @@ Rules
   busiest rank (`engine.EngineOverhead`).
 - A step of decodes only is affine in (sum of contexts) as long as no window is full.
 - Where tokens are drafted, a decoding request brings its drafted tokens to be verified (`engine.Speculation`). The
-  draft layer's time is part of gemm, attention, experts and communication.
+  draft layer's time is part of gemm, attention, experts and communication. Each of its passes over the batch is one
+  more launch for the host: host = step x (1 + drafted tokens) + per_request x requests.
 """
 
 from __future__ import annotations
@@ -210,7 +211,8 @@ def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> Step
             experts += expert_work(engines, group.feed_forward, own.everything).times(count)
         reduction = all_reduce_time(engines, _state_bytes(model, own.tokens))
         communication = communication + count * _layer_communication(engines, group, reduction, own.everything)
-    host = engines.overhead.step + engines.overhead.per_request * (prompt_rows + decodes)
+    launches = 1.0 if engines.draft is None else 1.0 + engines.drafted * np.sign(decodes)
+    host = engines.overhead.step * launches + engines.overhead.per_request * (prompt_rows + decodes)
     work = gemm + prefill + decode + experts
     total = (work.time + communication) * engines.slower + host
 

@@ -9,7 +9,7 @@ end: how a step's tokens fall onto routed experts, and what the most loaded expe
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 from typing import TypeVar
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import FloatArray
-from .attention import Attention, CompressedAttention, Matrix, Part, Sharding, nonempty
+from .attention import Attention, CompressedAttention, LinearAttention, Matrix, Part, Sharding, nonempty
 
 Tokens = TypeVar("Tokens", float, NDArray[np.float64])
 
@@ -251,6 +251,24 @@ class Transformer:
     def state_bytes(self) -> float:
         """State that one request holds whatever its length: linear attention's [byte]."""
         return sum(group.count * group.attention.state_bytes for group in self.layers)
+
+    @property
+    def state_bits(self) -> int:
+        """Bits of an element of linear attention's state [bit]; 0 where there is none, or nothing states them."""
+        mixers = (group.attention for group in self.layers)
+        states = [mixer.state_bits for mixer in mixers if isinstance(mixer, LinearAttention) and mixer.key_heads]
+        return max(states, default=0)
+
+    def with_states(self, bits: int) -> Transformer:
+        """The model with states of `bits` per element [bit] in layers of linear attention that state none."""
+
+        def kept(group: LayerGroup) -> LayerGroup:
+            mixer = group.attention
+            if not isinstance(mixer, LinearAttention) or mixer.state_bits or not mixer.key_heads:
+                return group
+            return replace(group, attention=replace(mixer, state_bits=bits))
+
+        return replace(self, layers=tuple(map(kept, self.layers)))
 
     @property
     def is_moe(self) -> bool:

@@ -47,11 +47,12 @@ class EngineSupport:
     unshared_drafts: methods by which it does not draft with data-parallel attention; cache_quantizers: tools whose
     checkpoints, where they state an FP8 KV cache, get one unless the command line states another; no_wider_cache:
     whether it cannot even then; block_tokens: of a KV block, also of latent and of compressed attention, 0: as of any
-    other [token].
+    other [token]; state_bits: of an element of linear attention's state where no config states it [bit].
     """
 
     weight_only: Mapping[str, frozenset[str]]
     block_tokens: int
+    state_bits: int
     latent_block: int = 0
     compressed_block: int = 0
     only_vendor: str = ""

@@ -492,6 +492,10 @@ def _compressed_attention(fields: ConfigFields, hidden: int, kind: str) -> Compr
     )
 
 
+STATE_BITS = {"auto": 0, "float32": 32, "bfloat16": 16, "float16": 16}
+"""Bits of an element of a state [bit] by the config's word; 0: the serving engine's own."""
+
+
 def _linear(fields: ConfigFields, hidden: int) -> LinearAttention:
     """The linear mixer whose fields the config has."""
     if fields.get("mamba_state") is not None:
@@ -514,7 +518,15 @@ def _linear(fields: ConfigFields, hidden: int) -> LinearAttention:
         raise fields.error(
             f"'linear_num_value_heads' {value_heads} is not a multiple of 'linear_num_key_heads' {key_heads}"
         )
-    return LinearAttention(hidden, key_heads, value_heads, **fields.widths("delta_net"))
+    return LinearAttention(hidden, key_heads, value_heads, **fields.widths("delta_net"), state_bits=_state_bits(fields))
+
+
+def _state_bits(fields: ConfigFields) -> int:
+    """Bits of an element of the state that the config states [bit]; 0 where it leaves them to the engine."""
+    dtype = fields.text("state_dtype") or "auto"
+    if dtype not in STATE_BITS:
+        raise fields.error(f"the dtype of the state is {shown(dtype)}, not one of {', '.join(STATE_BITS)}")
+    return STATE_BITS[dtype]
 
 
 def state_space(fields: ConfigFields, hidden: int) -> LinearAttention:
@@ -523,7 +535,7 @@ def state_space(fields: ConfigFields, hidden: int) -> LinearAttention:
     Mamba-1: each inner channel is a head, and step sizes come by a rank. Falcon-Mamba's published `expand` is not that
     of its inner width, which it states as if it were a feed-forward's.
     """
-    widths = fields.widths("state_space")
+    widths, bits = fields.widths("state_space"), _state_bits(fields)
     heads, width = fields.optional("mamba_heads", low=1), fields.get("mamba_head_dim")
     if heads is None and width is not None:
         heads = fields.count("mamba_expand") * hidden // fields.count("mamba_head_dim")
@@ -532,23 +544,26 @@ def state_space(fields: ConfigFields, hidden: int) -> LinearAttention:
         inner = stated or fields.count("mamba_expand") * hidden
         is_auto = fields.get("mamba_rank") in {None, "auto"}
         rank = -(-hidden // 16) if is_auto else fields.count("mamba_rank")
-        return LinearAttention(hidden, 1, inner, value_dim=1, **widths, scalars=0, products=2, step_rank=rank)
+        return LinearAttention(
+            hidden, 1, inner, value_dim=1, **widths, scalars=0, products=2, step_rank=rank, state_bits=bits
+        )
     groups = fields.optional("mamba_groups", low=1) or 1
     if width in {None, "auto"}:
         width = (fields.optional("mamba_d_ssm") or fields.count("mamba_expand") * hidden) // heads
     else:
         width = fields.count("mamba_head_dim")
-    return LinearAttention(hidden, groups, heads, value_dim=width, **widths, scalars=1, products=2)
+    return LinearAttention(hidden, groups, heads, value_dim=width, **widths, scalars=1, products=2, state_bits=bits)
 
 
 def _kimi_delta(fields: ConfigFields, hidden: int) -> LinearAttention:
     """Kimi Delta Attention: a decay for every channel of a key, and a gate, by a rank as wide as a head or in full.
 
-    Decays in full are projected as so many scalars of a head (Ling 3).
+    Decays in full are projected as so many scalars of a head (Ling 3). Engines keep its state in 32 bit whatever they
+    are told (vLLM's `kda_state_dtype`).
     """
     heads = fields.optional("linear_heads", low=1) or fields.count("num_attention_heads")
     width, taps = fields.optional("linear_head_dim", low=1) or fields.count("head_dim"), fields.count("linear_taps")
     in_full = bool(fields.flag("no_kda_lora"))
     decays = {"scalars": 1 + width} if in_full else {"scalars": 1, "decay_rank": width}
     gate = 0 if in_full or fields.flag("use_full_rank_gate") else width
-    return LinearAttention(hidden, heads, heads, width, width, conv_width=taps, gate_rank=gate, **decays)
+    return LinearAttention(hidden, heads, heads, width, width, conv_width=taps, gate_rank=gate, state_bits=32, **decays)

@@ -33,7 +33,7 @@ from .buying_terms import ProcurementSection, owned_price
 from .catalog import AcceleratorCatalog, load_catalog, normalized_name
 from .checks import cross_faults, feasibility_faults, length_faults, tier_faults
 from .demand import LengthsSection, WorkloadSection, read_demand
-from .engines import DRAFTED
+from .engines import DRAFTED, SUPPORT
 from .enumeration import usual_kv_dtype
 from .fields import sound_sections
 from .files import Fault, FaultsError, Keys, Source, check_name, shipped_text
@@ -238,7 +238,7 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         workload = replace(workload, burstiness=bunching(recording, workload, slos))
     return Problem(
         name=file.name or stem,
-        model=model,
+        model=model.with_states(SUPPORT[engine].state_bits),
         weight_dtype=weight_dtype,
         kv_dtype=file.model.kv_dtype or usual_kv_dtype(engine, model, weight_dtype),
         workload=workload,

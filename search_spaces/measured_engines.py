@@ -33,7 +33,7 @@ from costmodel.units import GIB
 from costmodel.words import percentage
 
 from .catalog import AcceleratorCatalog
-from .engines import engine_name, load_engine_memory, load_serving_policy
+from .engines import SUPPORT, engine_name, load_engine_memory, load_serving_policy
 from .files import shown_path
 from .measurements import (
     PLAIN,
@@ -290,6 +290,7 @@ def deployment_of(row: MeasuredRun, published_model: Transformer, catalog: Accel
         dense_dtypes = {pair for pair in model.own_dtypes if pair[0] is not Part.EXPERTS}
         model = replace(model, own_dtypes=frozenset(dense_dtypes | {(Part.EXPERTS, MARLIN_MXFP4)}))
     engine, engine_note = engine_of_word(row.engine)
+    model = model.with_states(SUPPORT[engine].state_bits)
     policy = load_serving_policy(engine)
     settings = row.settings
     kv_dtype = policy.quantized_kv_dtype if dtype != "bf16" else "bf16"

@@ -222,6 +222,24 @@ def test_layers_keep_their_own_share_of_a_request(model: str, version: str, role
     assert legal_flag("vllm", version, "--no-disable-hybrid-kv-cache-manager") == SWITCH
 
 
+@pytest.mark.parametrize(
+    ("model", "engine", "dtypes"),
+    [
+        ("Qwen3-Next-80B-A3B", "vllm", {"auto"}),
+        ("Qwen3.6-27B", "vllm", {"float32"}),
+        ("Qwen3-Next-80B-A3B", "sglang", {"float32"}),
+        ("Qwen3.6-27B", "trtllm", {"float32"}),
+        ("Llama-3.1-8B", "vllm", set()),
+    ],
+)
+def test_files_say_in_which_dtype_states_were_evaluated(model: str, engine: str, dtypes: set[str]) -> None:
+    plan = plan_of((Case("colocated", tp=4, tokens=8192),), Ask(model, engine=engine))
+    deployment = deployment_of(plan, engine)
+    files = WRITERS[engine](deployment)
+    assert set(re.findall(r"mamba[-_]ssm[-_](?:cache[-_])?dtype:? (\w+)", "\n".join(files.values()))) == dtypes
+    assert not faults(deployment, files)
+
+
 def holds(pool: DeployedPool | None, model: Transformer, tokens: int) -> bool:
     """Whether the KV memory of an engine holds one request of so many tokens."""
     assert pool is not None

@@ -89,6 +89,12 @@ def test_a_look_up_makes_a_step_as_wide_as_that_of_more_requests_but_reads_the_c
     assert wide.attention_decode == pytest.approx(few.attention_decode, rel=0.05)
 
 
+def test_each_pass_of_a_draft_layer_is_one_more_launch_for_the_host() -> None:
+    plain, drafting = config(None), config(Speculation(Draft.MTP, 3, (0.5,)))
+    few, more = (step_time_one(R1, own, OVERHEAD, StepLoad.decode(8.0, 4000.0)).host for own in (plain, drafting))
+    assert more - few == pytest.approx(3 * OVERHEAD.step)
+
+
 def test_an_mtp_layer_adds_one_layer_of_weights_and_of_cache() -> None:
     speculation = Speculation(Draft.MTP, 1, (0.8,))
     more = with_draft(R1, speculation).parameters - R1.parameters

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from costmodel.attention import Attention, LatentAttention, LinearAttention, Part, SoftmaxAttention
 from costmodel.queues.waits import largest_of
 from costmodel.transformer import FeedForward, LayerGroup, Transformer, busiest_expert_rank, imbalance
+from search_spaces.engines import SUPPORT
 from search_spaces.models import load_model, model_names
 
 with (Path(__file__).parent / "published_models.csv").open(encoding="utf-8", newline="") as stream:
@@ -69,6 +70,18 @@ def test_linear_attention_holds_a_state_from_the_first_token() -> None:
     assert model.state_bytes == state
     assert model.kv_bytes(0.0, "bf16") == state
     assert model.kv_bytes(1000.0, "bf16") == state + 1000 * 24576
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),  # by engine: what the config states, 32 of Kimi Delta Attention, else the engine's own
+    [("Qwen3-Next-80B-A3B", (16, 32, 16)), ("Qwen3.5-397B-A17B", (32, 32, 32)), ("Kimi-K3", (32, 32, 32))],
+)
+def test_an_engine_keeps_states_in_its_own_dtype_where_nothing_states_another(name: str, bits: tuple[int, ...]) -> None:
+    model, full = load_model(name), load_model(name).with_states(32).state_bytes
+    kept = [model.with_states(SUPPORT[engine].state_bits) for engine in ("vllm", "sglang", "trtllm")]
+    assert tuple(served.state_bits for served in kept) == bits
+    half = 36 * 2 * 32 * 128 * 128  # the window of the convolution has 16 bit in either
+    assert [full - served.state_bytes for served in kept] == [half if count == 16 else 0 for count in bits]
 
 
 def test_a_layer_that_shares_an_indexer_keeps_no_index_but_still_selects() -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from costmodel.accelerator import Accelerator
+    from costmodel.transformer import Transformer
     from search_spaces.quotes import Quote
 
 ALL_PRICES = "all"
@@ -243,7 +244,6 @@ def models(
         architecture_text,
         is_model,
         load_model,
-        model_entry,
         model_names,
         model_to_edit,
         names_with,
@@ -266,12 +266,21 @@ def models(
     alike = [] if name is None or is_model(name) else names_with(name)
     if name is not None and not alike:
         with value_of("NAME"):
-            entry = model_entry(load_model(name))
+            entry = _with_states(load_model(name))
         console.show(entry if as_json else _model_page(entry))
         return ExitCode.DONE
-    entries = [{"written": spelling} | model_entry(load_model(spelling)) for spelling in alike or model_names()]
+    entries = [{"written": spelling} | _with_states(load_model(spelling)) for spelling in alike or model_names()]
     console.show(entries if as_json else _model_list(entries, brief=bool(alike)))
     return ExitCode.DONE
+
+
+def _with_states(model: Transformer) -> dict[str, Any]:
+    """A model as it is listed, with the state of a request as each serving engine keeps it."""
+    from search_spaces.engines import SUPPORT
+    from search_spaces.models import model_entry
+
+    states = {engine: model.with_states(support.state_bits).state_bytes for engine, support in SUPPORT.items()}
+    return model_entry(model) | {"state_bytes_per_request": states}
 
 
 def _show_check(console: Console, name: str, *, as_json: bool) -> ExitCode:
@@ -371,6 +380,13 @@ def _weights(entry: dict[str, Any]) -> str:
     return "; ".join(f"{dtype}, {' and '.join(parts)}" if parts else dtype for dtype, parts in formats)
 
 
+def _state(sizes: dict[str, float]) -> str:
+    """The state of a request, with the engines that keep it so where they differ."""
+    if len(set(sizes.values())) == 1:
+        return si(sizes["vllm"], "B")
+    return ", ".join(f"{si(size, 'B')} ({engine})" for engine, size in sizes.items())
+
+
 def _model_page(entry: dict[str, Any]) -> Document:
     from search_spaces.models import served_checkpoint
 
@@ -388,7 +404,7 @@ def _model_page(entry: dict[str, Any]) -> Document:
         ("KV per token", kv),
         ("", f"{late} once all windows are full" if _has_windows(entry) else ""),
         ("served as", checkpoint or ""),
-        ("state", f"{si(entry['state_bytes_per_request'], 'B')} per request, whatever its length"),
+        ("state", f"{_state(entry['state_bytes_per_request'])} per request, whatever its length"),
         ("weights", _weights(entry)),
         ("vocabulary", f"{count(entry['vocabulary'])} tokens, context {count(entry['max_position'])}"),
         ("source", entry["source"] + (f" ({entry['date']})" if entry["date"] else "")),

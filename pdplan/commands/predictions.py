@@ -107,6 +107,7 @@ def _problem(flags: Flags) -> Problem:
     from costmodel.workload import Workload
     from search_spaces.catalog import load_catalog
     from search_spaces.checks import unquoted
+    from search_spaces.engines import SUPPORT
     from search_spaces.enumeration import usual_kv_dtype
     from search_spaces.models import load_model
     from search_spaces.problem import Offer, Problem, SearchSpace
@@ -130,7 +131,7 @@ def _problem(flags: Flags) -> Problem:
         )
     return Problem(
         name="estimate",
-        model=model,
+        model=model.with_states(SUPPORT[flags.engine].state_bits),
         weight_dtype=weight_dtype,
         kv_dtype=flags.kv_dtype or usual_kv_dtype(flags.engine, model, weight_dtype),
         workload=Workload(unit * flags.isl, unit * flags.osl, unit, request_rate=1.0, max_tokens=length),

@@ -199,7 +199,8 @@ class WorkerSettings:
     config_overrides: what is laid over the checkpoint's config.json, as one line of JSON, empty where nothing is;
     redundant: second copies of experts in each layer, so that all ranks hold as many; draft: method that drafts tokens,
     None where nothing does; draft_model: its weights where they are not the model's own; speculative_tokens: drafted
-    for each request and step [token]; host_cache: KV of prompts that the host keeps for each GPU [GB].
+    for each request and step [token]; host_cache: KV of prompts that the host keeps for each GPU [GB];
+    state_bits: of an element of linear attention's state, 0 where the model has none [bit].
     """
 
     tensor: int
@@ -221,6 +222,7 @@ class WorkerSettings:
     draft_model: str | None = None
     speculative_tokens: int = 0
     host_cache: int = 0
+    state_bits: int = 0
 
     @property
     def verified(self) -> int:

@@ -283,6 +283,7 @@ def _settings(plan: Plan, problem: Problem, config: EngineConfig, options: Optio
         prefix_caching=plan.workload.prefix_hit_share > 0.0,
         attention_backend=_attention_backend(plan, problem, vendor, config.kv_dtype),
         redundant=model.redundant_experts(split.expert),
+        state_bits=model.state_bits,
         host_cache=max(int(tier.capacity / GIGA), 1) if tier is not None and has_tier else 0,
         **_drafts(plan, config, options),
     )

@@ -290,6 +290,7 @@ def _common(deployment: Deployment, pool: DeployedPool) -> Counted:
         "config_overrides": settings.config_overrides or None,
         "exchange": deployment.exchange(pool),
         "host_cache": settings.host_cache or None,
+        "state_bits": settings.state_bits or None,
         **_drafting(deployment, pool),
     }
 
