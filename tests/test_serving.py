@@ -114,6 +114,13 @@ def test_of_the_first_wave_each_waits_for_half() -> None:
     assert short - endless == pytest.approx(0.1 * 20 / 2 * 1e-3 - 0.1 * later, rel=1e-3)
 
 
+def test_prompts_of_a_step_get_their_first_tokens_when_it_ends() -> None:
+    """Of 16 that come at once, eight to a step, half wait for one step and half for two."""
+    prompt = Prompt(*(cell(value) for value in (0.2, 0.1, 0.1, 8.0, 1.0)))
+    engine = EngineTimes(prompt, lambda running: np.full_like(running, 1e-9))
+    assert ttft(engine, FIRST, load(16, spread=0.0), colocated()) == pytest.approx(0.8 * 1.5, rel=1e-6)
+
+
 def circulating(requests: int, away: float, scatter: float, rounds: int = 12) -> float:
     """Mean wait after the first round of requests that a server takes one second each, in order of arrival."""
     draws = np.random.default_rng(1).uniform(-1.0, 1.0, (rounds, requests)) * scatter * math.sqrt(3.0)
