@@ -18,6 +18,7 @@ from costmodel.accelerator import Origin
 from costmodel.engine import NO_OVERHEAD, EngineOverhead, Parallelism, Policy, ServingPolicy
 from costmodel.engine_arrays import EngineArrays, engine_arrays
 from costmodel.queues.steady_state import (
+    STEPS_AHEAD,
     ClosedLoad,
     EngineTimes,
     Prompt,
@@ -84,29 +85,36 @@ def ttft(prompt_and_steps: EngineTimes, policy: ServingPolicy, users: ClosedLoad
     return float(closed_loop(prompt_and_steps, policy, users, workers).ttft[0, 0])
 
 
-def test_a_lone_request_is_its_prefill_and_its_steps() -> None:
+def test_a_lone_request_is_its_prefill_and_meets_no_step() -> None:
     steady = closed_loop(times(0.2, 0.01), IDEAL, load(1), colocated())
     # B = (O - 1) TPOT / (TTFT + (O - 1) TPOT) with TPOT = 10 ms + 200 ms x B / 100: B = 1.0x solves it.
     busy, gaps = float(steady.running[0, 0]), 100
-    assert steady.ttft[0, 0] == pytest.approx(0.2 + 0.01)
+    assert steady.ttft[0, 0] == pytest.approx(0.2)
     assert steady.tpot[0, 0] == pytest.approx(0.01 + 0.2 * busy / gaps, rel=1e-6)
-    assert busy == pytest.approx(gaps * steady.tpot[0, 0] / (0.21 + gaps * steady.tpot[0, 0]), rel=1e-6)
+    assert busy == pytest.approx(gaps * steady.tpot[0, 0] / (0.2 + gaps * steady.tpot[0, 0]), rel=1e-6)
 
 
 def test_memory_for_half_of_the_requests_makes_the_rest_wait_a_residence() -> None:
     steady = closed_loop(times(1e-9, 0.01), IDEAL, load(64, waves=10), colocated(32))
-    # 32 wait, one is let in every R / 32 with R = 101 steps: R in all, less (64 + 32) / (2 x 10 x 64) = 7.5 %.
+    # 32 wait, one is let in every R / 32 with R = 101.5 steps: R in all, less (64 + 32) / (2 x 10 x 64) = 7.5 %.
     assert admitted_requests(IDEAL, load(64, waves=10), colocated(32))[0, 0] == 32
-    assert steady.line[0, 0] == pytest.approx(101 * 0.01 * 0.925, rel=1e-4)
-    assert steady.ttft[0, 0] == pytest.approx(steady.line[0, 0] + 0.01, rel=1e-4)
+    assert steady.line[0, 0] == pytest.approx((100 + STEPS_AHEAD) * 0.01 * 0.925, rel=1e-4)
+    assert steady.ttft[0, 0] == pytest.approx(steady.line[0, 0] + STEPS_AHEAD * 0.01, rel=1e-4)
 
 
 def test_of_the_first_wave_each_waits_for_half() -> None:
     """It is one request in ten of a run of ten waves, and none of a median."""
     short, endless = (ttft(times(1e-3, 1.0), IDEAL, load(21, waves=n), colocated()) for n in (10, math.inf))
-    later = endless - 1.0 - 1e-3
+    later = endless - STEPS_AHEAD * 1.0 - 1e-3
     assert 0.0 < later < 5e-3
     assert short - endless == pytest.approx(0.1 * 20 / 2 * 1e-3 - 0.1 * later, rel=1e-3)
+
+
+def test_prompts_of_a_step_get_their_first_tokens_when_it_ends() -> None:
+    """Of 16 that come at once, eight to a step, half wait for one step and half for two."""
+    prompt = Prompt(*(cell(value) for value in (0.2, 0.1, 0.1, 8.0, 1.0)))
+    engine = EngineTimes(prompt, lambda running: np.full_like(running, 1e-9))
+    assert ttft(engine, FIRST, load(16, spread=0.0), colocated()) == pytest.approx(0.8 * 1.5, rel=1e-6)
 
 
 def circulating(requests: int, away: float, scatter: float, rounds: int = 12) -> float:

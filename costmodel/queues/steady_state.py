@@ -6,19 +6,20 @@ a prompt keeps its worker busy, s' the prompt alone until its first token, d(B) 
 a request (`costmodel.engine.Speculation`; 1 where none are drafted), O tokens a request, n = N / P:
 
     TPOT = d(B / D) / E + s B / (O - 1)                  colocated steps carry B / (O - 1) prompts each; s = 0 if apart
-    TTFT = front + s' + f w (n - 1) / 2 + (1 - f) W + entry + line
+    TTFT = front + f w (n + m) / 2 + (1 - f) (s' + W) + entry + line
     W    = wait of n requests that circulate, s at a time and away for the rest of R (`circulating_wait`, `dealt_wait`)
     B    = N (O - 1) TPOT / R,   R = TTFT' + (O - 1) TPOT   Little's law; TTFT' is TTFT without the line
 
-The first wave arrives at once, and each of n prompts that come at once waits for half of the others, w seconds each: f
-is the share of this wave in the run, 1 / waves, and of disaggregated requests that meet all others again (fitted).
+The first wave arrives at once. Its n prompts go m to a step, w seconds each, and all of a step get their first tokens
+when it ends: after (n + m) / 2 prompts on average. f is the share of this wave in the run, 1 / waves, and of
+disaggregated requests that meet all others again (fitted).
 Later requests come back scattered by their lengths; where roles are apart, the fitted share stands for those who meet.
 Colocated requests of equal length start and end together: where prompts go first the whole wave stays one, and where
-they share steps with decodes each waits for those that came just before. `front` is what a request waits for whatever
-the load: `ServingPolicy.fixed_ttft`. `entry` is the decode step that it enters with, after the wait for the scheduler's
-next look at its queue (`look_wait`), or for others in the step of its prompt (`shared_step`) and for the hand-over
-(`first_token.mean_hand_over`). The line is what waits outside for memory. With a mean C below one, the deployment is
-idle at times and serves a single request at others: N = 1.
+they share steps with decodes each of these carries one of the others. `front` is what a request waits for whatever the
+load: `ServingPolicy.fixed_ttft`. `entry` is `STEPS_AHEAD` decode steps of a busy engine and the wait for the
+scheduler's next look at its queue (`look_wait`), or the wait for others in the step of its prompt (`shared_step`) and
+for the hand-over (`first_token.mean_hand_over`). The line is what waits outside for memory. With a mean C below one,
+the deployment is idle at times and serves a single request at others: N = 1.
 """
 
 from __future__ import annotations
@@ -44,12 +45,10 @@ FULL_SPREAD = 0.2
 """Width of a uniform length distribution, relative to its longest, that dissolves waves: InferenceX's [0.8, 1.0]."""
 MANY_WAVES = 10.0
 """Requests of a benchmark over its concurrency where not stated: the habit of InferenceX and vLLM's benchmarks [1]."""
-MOST_PROMPTS = 8.0
-"""Prompts in one step beyond which sharing the weights saves nothing more [1]."""
-EQUAL_WAIT = 2.0
-"""Prompts that one of equal length waits for where prompts share steps with decodes [1]: those that start one
-after the other end so too. Each waits for the rest of one step and, as engines read tokens a step late, for another.
-Theory, not fitted; a fit to all rows gives 1.97."""
+STEPS_AHEAD = 1.5
+"""Steps that pass before a busy colocated engine computes a prompt [1]: half of the one in progress, and the next one,
+which is formed already (vLLM's asynchronous scheduling, the overlap schedulers of SGLang and TensorRT-LLM). Theory, not
+fitted. In the prompt's own step its arithmetic hides the reading of weights, which is most of what decodes take."""
 CROWDING = 0.8
 """Figure of `circulating_wait` [1]: fitted to that queue, simulated at 54 loads of 4 to 400 requests and uniform
 lengths; mean error 12 % of the time to the first token, 19 % too short where the server is just busy all the time."""
@@ -142,7 +141,7 @@ class Prompt:
 
     alone: until its first token [s]; wave: the same for its share of an engine that all lanes keep busy [s]; shared:
     how long that share keeps the engine busy [s]; room: prompts that a step takes at most [1]; lanes: data-parallel
-    ranks that they are dealt to [1].
+    ranks that they are dealt to [1]; stages: of the pipeline that a step passes through [1].
     """
 
     alone: FloatArray
@@ -150,6 +149,7 @@ class Prompt:
     shared: FloatArray
     room: FloatArray
     lanes: FloatArray
+    stages: FloatArray | float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +181,7 @@ def prompt_steps(model: Transformer, engines: EngineArrays, policy: ServingPolic
 
     A step takes up to `token_budget` prompt tokens, so short prompts share one read of the weights.
     """
-    group = np.minimum(policy.token_budget / load.isl, load.concurrency / engines.data)
-    group = np.asarray(np.clip(group, 1.0, MOST_PROMPTS))
+    group = np.maximum(np.minimum(policy.token_budget / load.isl, load.concurrency / engines.data), 1.0)
     alone = step_time(model, engines, StepLoad.prefill(load.isl)).total
     together = step_time(model, engines, StepLoad.prefill(load.isl, group * engines.data)).total
     return PromptSteps(alone, together, group, engines.data, engines.pipeline)
@@ -197,11 +196,12 @@ def prompt_of(steps: PromptSteps, first_token: FloatArray, least: FloatArray | f
     room = steps.group * steps.lanes
     share = 1.0 / (room * steps.pipeline)
     return Prompt(
-        alone=np.maximum(first_token * steps.alone, least),
-        wave=np.maximum(first_token * steps.together, least) * share,
+        alone=first_token * np.maximum(steps.alone, least),
+        wave=first_token * np.maximum(steps.together, least) * share,
         shared=np.maximum(steps.together, least) * share,
         room=room,
         lanes=steps.lanes,
+        stages=steps.pipeline,
     )
 
 
@@ -229,21 +229,23 @@ def closed_loop(times: EngineTimes, policy: ServingPolicy, load: ClosedLoad, poo
     residents = admitted_requests(policy, load, pools)
     at_worker = np.maximum(residents / pools.prefill_workers, 1.0)
     together = wave_share(policy, load, pools)
-    front = policy.fixed_ttft(pools.apart) + prompt.alone + together * (at_worker - 1.0) / 2.0 * prompt.wave
+    in_step = np.minimum(prompt.room, at_worker)
+    wave = ((at_worker - in_step) / 2.0 + in_step * prompt.stages) * prompt.wave
+    front = policy.fixed_ttft(pools.apart) + together * wave + (1.0 - together) * prompt.alone
     felt = np.zeros_like(gaps) if pools.apart else prompt.shared / gaps
     stays = together if prefills_first else np.zeros_like(gaps)  # a wave decodes as one, after half of its prompts
     if not (pools.apart or prefills_first):
-        front = front + EQUAL_WAIT * load.equality * (1.0 - 1.0 / residents) * prompt.alone
+        front = front + STEPS_AHEAD * load.equality * (1.0 - 1.0 / residents) * prompt.alone
     running, queue, delay = residents, np.zeros_like(residents), np.zeros_like(residents)
     for _ in range(ITERATIONS):
         batch = (running + stays * (residents - running)) / pools.decode_workers
         step = times.decode(batch)
         tpot = step / times.tokens_per_step + felt * (1.0 - 0.5 * stays) * batch
+        met = step_in_progress(running / pools.decode_workers * (1.0 - 1.0 / residents))
         if pools.apart:
-            met = step_in_progress(running / pools.decode_workers * (1.0 - 1.0 / residents))
             entry = mean_hand_over(met, step, float(policy.scheduler.pulls), pools.transfer) + delay
         else:
-            entry = step + look_wait(load.looks, step, tpot * times.tokens_per_step)
+            entry = STEPS_AHEAD * met * step + look_wait(load.looks, step, tpot * times.tokens_per_step)
         inside = front + queue + entry
         residence = inside + gaps * tpot
         away = residence - queue - prompt.shared
