@@ -12,7 +12,7 @@ from optimizer.plans.records import EnginePool, JudgedFleet, engine_counts
 from .fleets import fleet_line
 from .limits import violated
 from .numbers import hourly, is_number, percent
-from .provenance import slo_classes
+from .question import slo_classes
 from .slos import misses_used, tightest
 from .text import as_sentence, capital, clean, in_words, sentence
 

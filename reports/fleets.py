@@ -16,7 +16,7 @@ from optimizer.plans.records import EnginePool
 from .document import Column, FleetDiagram, LinkLine, PoolBox, Table, table_of
 from .limits import constraint_words, tightest_limits, used_words
 from .numbers import MISSING, count, duration, hourly, is_number, money, percent, rate, si, significant
-from .provenance import served_rate
+from .question import served_rate
 from .text import clean
 
 MOST_POOLS_IN_WORDS: Final = 2

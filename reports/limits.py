@@ -10,7 +10,7 @@ from optimizer.plans.plan import Binding, Plan
 from search_spaces.quantities import Kind, format_quantity
 
 from .numbers import MISSING, is_number, percent, quantity, signed_percent
-from .provenance import FLEET_LIMITS, slo_classes
+from .question import FLEET_LIMITS, slo_classes
 from .text import capital, clean, in_words, sentence
 
 _CONSTRAINTS: Final = {
@@ -40,7 +40,7 @@ def limit_words(binding: Binding) -> str:
     """Name a limit and where it holds, such as "the KV memory of d0"."""
     where = clean(binding.where)
     name = f"the {constraint_words(binding.constraint)}"
-    return name if where in {"fleet", ""} else f"{name} of {where}"
+    return name if where in {"fleet", "default", ""} else f"{name} of {where}"
 
 
 def used_words(limit: Binding) -> str:

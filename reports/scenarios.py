@@ -61,6 +61,16 @@ def value_words(key: str, value: float, digits: int = 3) -> str:
     return f"{FACTOR}{significant(value, digits)}" if unit == FACTOR else exact(value, unit, digits)
 
 
+def lever_phrase(key: str) -> str:
+    """A lever inside a sentence.
+
+    >>> lever_phrase("price.H100"), lever_phrase("burstiness")
+    ('the price of H100', 'burstiness')
+    """
+    words = lever_words(key)
+    return words if words == "burstiness" else f"the {words}"
+
+
 def lever_unit(key: str) -> str:
     """The unit of a lever's values; none for counts and other plain numbers.
 
@@ -167,30 +177,16 @@ def no_fleet_sentences(answers: Iterable[AnswerAt]) -> list[str]:
         if answer.cost is None:
             groups.setdefault(answer.binding.partition(":")[0], []).append((place, answer))
     return [
-        f"No fleet {rows[0][0]}{_others('nor', len(rows) - 1)}: {reason(rows[0][1].binding)}"
+        f"No fleet {rows[0][0]}{others}: {reason(rows[0][1].binding)}"
         for rows in groups.values()
+        for others in [f" (nor in {plural(len(rows) - 1, 'other row')})" if len(rows) > 1 else ""]
     ]
 
 
-def ruled_out_sentences(misses: Iterable[AnswerAt]) -> list[str]:
-    """A sentence for every fleet that misses the SLO in simulation: where first, what it costs, and how it misses.
-
-    Other settings of the same engines read alike, and are told once.
-    """
-    groups: dict[str, dict[str, Answer]] = {}
-    for place, miss in misses:
-        groups.setdefault(fleet_line(miss.pools), {}).setdefault(place, miss)
-    sentences = []
-    for rows in groups.values():
-        place, miss = next(iter(rows.items()))
-        where = f"{' ' if place else ''}{place}{_others('and', len(rows) - 1)}"
-        fleet = fleet_line(miss.pools, limits=True)
-        sentences.append(f"Simulated and ruled out{where}: {fleet} for {hourly(miss.cost)}. It {miss.fault}.")
-    return sentences
-
-
-def _others(conjunction: str, number: int) -> str:
-    return f" ({conjunction} in {plural(number, 'other row')})" if number else ""
+def ruled_out_sentences(misses: Iterable[Answer]) -> tuple[str, ...]:
+    """How many fleets that are cheaper by formula are not shown to meet the SLO in simulation; none where none is."""
+    number = len({fleet_line(miss.pools, limits=True) for miss in misses})
+    return (f"Simulated and ruled out: {plural(number, 'cheaper fleet')} (--json lists them).",) if number else ()
 
 
 def reason(binding: str) -> str:
@@ -242,8 +238,7 @@ def depends_words(rows: Sequence[LeverSensitivity], base: float) -> str:
     row = next(none, rows[0])
     if not moves(row, base):
         return ""
-    words = lever_words(row.lever)
-    name = words if words == "burstiness" else f"the {words}"
+    name = lever_phrase(row.lever)
     without = next((value for value, cost in _ends(row) if cost is None), None)
     if without is not None:
         return f"With {name} at {without}, no fleet meets the SLO"
@@ -371,8 +366,8 @@ def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()
     at, before = value_words(row.lever, flip.other_at), value_words(row.lever, flip.same_at)
     price = f", for {hourly(flip.usd_per_hour)}" if flip.usd_per_hour is not None else ""
     fleet = "the recommended one" if _alike(own, flip.pools) else fleet_line(flip.pools)
-    where = f"{capital(lever_words(row.lever))} at {at}, not yet at {before}"
-    return f"{where}: the cheapest fleet is {fleet}{price}" if flip.pools else f"{where}: no fleet meets the SLO"
+    where = f"With {lever_phrase(row.lever)} at {at} (not yet at {before}),"
+    return f"{where} the cheapest fleet is {fleet}{price}" if flip.pools else f"{where} no fleet meets the SLO"
 
 
 def _without_sensitivity(plan: Plan) -> Section:
@@ -399,7 +394,7 @@ def sensitivity_section(plan: Plan) -> Section:
         f"No other lever changes the fleet within {percent(sensitivity.share)}"
         if sensitivity.complete and not changes
         else "",
-        "Step times move over their 90 % interval" if sensitivity.complete else "",
+        "Step times are moved over the 90 % interval of our prediction errors" if sensitivity.complete else "",
     )
     names = join_words(list(dict.fromkeys(lever_words(row.lever) for row, _ in changes)))
     cells = [

@@ -43,9 +43,9 @@ def requests_of(name: str, classes: Sequence[object]) -> str:
     """Whose requests a share is of: those of a class, by its name where there are several.
 
     >>> requests_of("chat", ["chat"]), requests_of("chat", ["chat", "batch"])
-    ('requests', 'chat')
+    ('requests', 'chat requests')
     """
-    return "requests" if len(classes) == 1 else clean(name, 30)
+    return "requests" if len(classes) == 1 else f"{clean(name, 30)} requests"
 
 
 def misses_used(attainment: float, goal: float) -> float:

@@ -34,17 +34,8 @@ from .numbers import (
     significant,
     size,
 )
-from .provenance import (
-    day_rate,
-    has_fleet,
-    inputs_of,
-    is_simulated_row,
-    missed_slo,
-    served_rate,
-    serving_words,
-    slo_name,
-    speed_words,
-)
+from .provenance import has_fleet, is_simulated_row, serving_words, speed_words
+from .question import day_rate, inputs_of, missed_slo, served_rate, slo_name
 from .slos import misses_used, requests_of, spread, tightest, tightest_first
 from .text import clean, sentence
 
@@ -356,7 +347,7 @@ def gap_of_any_fleet(plan: Plan) -> float | None:
 def search_outcome(plan: Plan) -> str:
     """Say how the search ended."""
     if plan.status is Status.FEASIBLE and plan.objective == "min_cost":
-        return "a cheaper fleet may exist"
+        return "a cheaper fleet may exist" if plan.cheaper_fleets is None else "cheapest found"
     if plan.status is not Status.OPTIMAL:
         return "none found" if plan.status is Status.TIME_LIMIT else plan.status.value
     if plan.objective != "min_cost":
@@ -391,7 +382,7 @@ def proof_sentence(plan: Plan) -> str:
     if cheaper is not None:
         sentences.insert(0, f"Cheapest fleet found{_cheaper_words(plan, cheaper, at_prices)}.")
     elif is_bounded:
-        unconfirmed = "the simulation confirmed none below this price"
+        unconfirmed = f"simulation confirmed no fleet below {hourly(plan.cost_usd_per_hour)}"
         sentences.insert(0, f"By formula a fleet for {hourly(bound)} meets {slo_name(plan)}; {unconfirmed}.")
     return " ".join(sentences) or "No lower bound on the price is known."
 
@@ -453,20 +444,20 @@ def volume_sentence(plan: Plan) -> str:
     return f"Fleets were to serve {loads}. The ratio is for {rate(plan.goodput_rps)}; {alone}."
 
 
-def capacity_sentence(plan: Plan) -> str:
+def goodput_sentence(plan: Plan) -> str:
     """Say how far the demand may grow before a class misses its SLO."""
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
-        return f"Capacity: the highest request rate within {slo_name(plan)} is not known."
+        return f"Goodput: the highest request rate within {slo_name(plan)} is not known."
     if plan.goodput_rps <= 0.0:
-        return f"Capacity: none; the fleet misses {missed_slo(plan)} at every rate that was tried."
+        return f"Goodput: none; the fleet misses {missed_slo(plan)} at every rate that was tried."
     if plan.objective != "min_cost":
-        return f"Capacity: {rate(plan.goodput_rps)} within {slo_name(plan)}."
+        return f"Goodput: {rate(plan.goodput_rps)} within {slo_name(plan)}."
     more = plan.goodput_rps / plan.demand_rps
     change = percentage(abs(more - 1.0), 1)
     room = f"{change} over" if more < MANY_TIMES else f"{significant(more)} times"
     room = "no more than" if change == "0 %" else f"{change} below" if more < 1.0 else room
     basis = " by formula" if is_simulated_row(plan) else ""
-    return f"Capacity: {rate(plan.goodput_rps)} within {slo_name(plan)}{basis} ({room} the demand)."
+    return f"Goodput: {rate(plan.goodput_rps)} within {slo_name(plan)}{basis} ({room} the demand)."
 
 
 SAME_RATE: Final = 1e-6
@@ -475,10 +466,10 @@ SAME_RATE: Final = 1e-6
 
 def growth_sentence(plan: Plan) -> str:
     """Say the same, with what a dollar then serves and how the next higher rate went: missed, or undecided."""
-    capacity, simulation = capacity_sentence(plan), plan.simulation
+    goodput, simulation = goodput_sentence(plan), plan.simulation
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0 or plan.goodput_rps <= 0.0:
-        return capacity
-    per_dollar = f"{capacity} That is {significant(plan.goodput_per_dollar)} requests per $."
+        return goodput
+    per_dollar = f"{goodput} That is {significant(plan.goodput_per_dollar)} requests per $."
     if plan.objective != "min_cost" or simulation is None or simulation.goodput_fails_rps is None:
         return per_dollar
     fails = simulation.goodput_fails_rps

@@ -322,8 +322,8 @@ def _unbroken(text: str) -> str:
 def anchor(title: str) -> str:
     """The name by which a section is linked to.
 
-    >>> anchor("SLOs: chat, 95 %"), anchor("Cost and capacity")
-    ('slos', 'cost-and-capacity')
+    >>> anchor("SLOs: chat, 95 %"), anchor("Cost and goodput")
+    ('slos', 'cost-and-goodput')
     """
     return re.sub(r"[^a-z0-9]+", "-", title.partition(":")[0].lower()).strip("-")
 

@@ -251,6 +251,7 @@ class Traffic:
         """What a reader of the figures must know, one sentence each."""
         few = f"fewer than {LEAST_STEPS} steps do not tell burstiness; 1 (Poisson) is assumed"
         return (
+            "lengths are known by bucket: quantiles are interpolated, and the largest is the upper end of a bucket.",
             "histograms tell no request's prompt together with its answer: their lengths are taken as independent.",
             *[f"{few}."] * (self.steps.size < LEAST_STEPS),
             *["query vllm:prefix_cache_(hits|queries)_total too: without them no prefix is taken as found."]

@@ -167,7 +167,7 @@ class SloClass(SloLimits):
     other_names: ClassVar = {
         key: f"write a limit and its percentile, such as ttft: 3s and percentile: {key}"
         for key in ("p50", "p90", "p95", "p99")
-    }
+    } | {"classes": "write the classes as a list, such as slo: [{name: chat, share: 1, ttft: 2s, tpot: 50ms}]"}
 
     name: Text = "default"
     """Name of the class."""

@@ -96,7 +96,7 @@ def test_one_that_is_too_large_says_by_how_much(short_runs: None, tmp_path: Path
     assert "The interval that decides is wider and contains the goal." in doubt
     whole = terminal_view(evaluation_document(evaluation, brief=False))
     titles = [line.partition(":")[0] for line in whole.splitlines() if line and not line.startswith(" ")]
-    assert {"Fleet", "Cost and capacity", "SLOs", "What binds", "Trust"} <= set(titles)
+    assert {"Fleet", "Cost and goodput", "SLOs", "What binds", "Trust"} <= set(titles)
 
 
 def test_one_near_its_capacity_is_undecided(short_runs: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

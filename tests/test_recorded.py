@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.provenance import readable_inputs
+from reports.question import readable_inputs
 from search_spaces.loader import bunching, load_problem, problem_of, whole_echo, without_recording
 from search_spaces.problem import Problem, Recorded
 from tests.optimizer_cases import slo, workload

@@ -13,7 +13,7 @@ from reports.answers.plan import plan_document
 from reports.answers.plan_charts import arrivals_chart, fleets_charts, length_map, load_chart, loads
 from reports.charts import Path as Line
 from reports.charts import Rect, Text
-from reports.provenance import day_rate
+from reports.question import day_rate
 from reports.verdict import growth_sentence
 from tests.report_cases import RATES, latencies, load, simulated
 

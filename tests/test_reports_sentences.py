@@ -9,8 +9,8 @@ from typing import Any
 from optimizer.plans.plan import Plan, Status
 from optimizer.plans.records import CheaperFleets, EnginePool, ErrorBars, PrefixCache, Range
 from pdplan.api import deploy
+from reports.answers.deployability import deployment, what_runs
 from reports.answers.plan import plan_page
-from reports.answers.plan_details import deployment, what_runs
 from reports.command_lines import again_command
 from reports.whole_files import SUMS
 from tests.deploy_cases import plan_of

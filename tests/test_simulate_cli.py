@@ -113,7 +113,7 @@ def test_a_curve_is_shown_and_told(plan_file: Path, capsys: pytest.CaptureFixtur
     assert curve["goodput_rps"] == told["goodput"]["rate_rps"] <= curve["saturation_rps"]
     assert f"Saturation {rate(curve['saturation_rps'])}, to 2 %" in said
     assert f"Knee {rate(curve['knee_rps'])}: " in said
-    assert f"Goodput {rate(curve['goodput_rps'])}, to 2 %: up to it the lower end" in said
+    assert f"Goodput: {rate(curve['goodput_rps'])}, exact to 2 %. Up to it the lower end" in said
     assert [
         set(one) >= {"attainment_low", "attainment_high", "ttft_s", "tpot_s"} for one in curve["points"][0]["classes"]
     ]

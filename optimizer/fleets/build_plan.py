@@ -518,8 +518,14 @@ def _fleet_limit(name: str, used: float, limit: float) -> Binding:
     """One limit on the fleet; a fleet that breaks it needs, one that keeps it uses."""
     constraint, _, gpu = name.partition(" ")
     unit, most = LIMIT_UNITS.get(constraint, "GPU"), amount(limit, LIMIT_UNITS.get(constraint, "GPU"))
-    words = {"inventory": f"the {gpu} inventory", "power": "the board power limit", "budget": "the budget"}
-    verb = "are" if unit == "GPU" and used != 1.0 else "is"
+    words = {
+        "inventory": f"the {gpu} inventory",
+        "power": "the board power limit",
+        "budget": "the budget",
+        "max_gpus": "the GPU limit",
+        "max_pools": "the limit on pools",
+    }
+    verb = "are" if unit in {"GPU", "pools"} and used != 1.0 else "is"
     if used <= limit * (1.0 + 1e-9):
         sentence = f"{amount(used, unit)} {verb} used; {words.get(constraint, constraint)} is {most}."
     else:

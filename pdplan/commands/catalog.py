@@ -190,8 +190,10 @@ def _price_facts(entry: dict[str, Any]) -> Facts:
     """Every price with its spread and origin, that of the plans first."""
     facts = [("price", "nobody quotes one")] if entry["price"] is None else []
     for price in filter(None, (entry["price"], *entry["other_prices"])):
-        spread = f"{listed(price['usd_per_hour'])}, from {hourly(price['low'])} to {hourly(price['high'])}"
-        spread += ": the median over providers of each one's median" if price["quotes"] > 1 else ""
+        spread = listed(price["usd_per_hour"])
+        if price["quotes"] > 1:
+            span = f"from {hourly(price['low'])} to {hourly(price['high'])}"
+            spread += f", {span}: the median over providers of each one's median"
         source = f"{plural(price['quotes'], 'quote')}, {price['source']} ({price['origin']}, {price['date']})"
         facts += [("" if facts else "price", spread), ("", source)]
     return tuple(facts)

@@ -147,8 +147,8 @@ def optimize(
 
 def show_plan(console: Console, plan: Plan, output: Path | None, *, as_json: bool, force: bool) -> None:
     """Write the files of a plan, if a folder is named, and show its answer; both rest on one look at what runs it."""
+    from reports.answers.deployability import what_runs
     from reports.answers.plan import plan_document, plan_page
-    from reports.answers.plan_details import what_runs
     from reports.text import json_text, record_of
     from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
 

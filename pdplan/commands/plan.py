@@ -301,7 +301,7 @@ def deploy(
     2 if there is any fault.
     """
     from pdplan.api import deployment_options
-    from reports.answers.plan_details import deploy_sentence, what_runs
+    from reports.answers.deployability import deploy_sentence, what_runs
     from reports.deploy.describe import describe
     from reports.deploy.files import planned_target, write_deployment
     from reports.deploy.measurement import scattered_words

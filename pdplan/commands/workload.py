@@ -303,6 +303,8 @@ def _page(figures: dict[str, Any]) -> Document:
         )
         return Document(path, (Section(facts=facts), notes))
     hits, median = figures["prefix_hit_share"], figures["reuse_interval_s"]
+    is_exact = figures["format"] != "prometheus"  # buckets have no lengths of requests and no times between arrivals
+    basis = "CV of the times between arrivals" if is_exact else "by the spread of the counts per step"
     within = "" if median is None else f", half of them used within {duration(median)} before"
     peaks = ", ".join(
         f"{rate_words(value)} over {window.removesuffix('s')} s" for window, value in figures["peak_rate_rps"].items()
@@ -311,15 +313,15 @@ def _page(figures: dict[str, Any]) -> Document:
         ("requests", f"{count(figures['requests'])} in {duration(figures['duration_s'])} ({figures['format']})"),
         ("rate", rate_words(figures["request_rate_rps"])),
         ("peaks", peaks or MISSING),
-        ("burstiness", f"{significant(figures['burstiness'])} (CV of the times between arrivals; 1 is Poisson)"),
+        ("burstiness", f"{significant(figures['burstiness'])} ({basis}; 1 is Poisson)"),
         ("prefix hits", "the trace does not tell" if hits is None else f"{percent(hits)} of the input tokens{within}"),
-        ("longest", f"{count(figures['max_tokens'])} tokens, ISL + OSL"),
+        ("longest", f"{'' if is_exact else 'at most '}{count(figures['max_tokens'])} tokens, ISL + OSL"),
     )
     rows = [
         (name, count(figures[f"mean_{key}"]), *map(count, figures[key].values()))
         for name, key in (("ISL", "isl"), ("OSL", "osl"))
     ]
-    quantiles = (f"#{name.replace('p100', 'max')}" for name in figures["isl"])
+    quantiles = (f"#{name.replace('p100', 'max' if is_exact else 'at most')}" for name in figures["isl"])
     lengths = Section(table=table_of(("token", "#mean", *quantiles), rows))
     return Document(path, (Section(facts=facts), lengths, notes))
 

@@ -33,6 +33,7 @@ from search_spaces.contracts import (
     ContractedGpus,
     Tier,
     commitment_cost,
+    gpus_to_rent,
     hourly_price,
     least_use,
     payback_months,
@@ -133,6 +134,7 @@ def _months(purchase: BuyingPlan) -> list[dict[str, Any]]:
             {
                 "month": month + 1,
                 "peak_rps": peak,
+                "sized_for_rps": float(purchase.levels.rates[hours.level]),
                 "usd": {contract_name(purchase, item): cost for item, cost in usd if cost},
                 "peak_fleet": pool_records(hours.option.pools),
                 "peak_gpus": dict(zip(names, hours.option.gpus, strict=True)),
@@ -181,7 +183,7 @@ def buying_document(purchase: BuyingPlan) -> Document:
             Section(
                 "Terms: one GPU under each contract",
                 table=terms_table(purchase),
-                notes=("Pays: costs less than on demand.", f"Prices: {'; '.join(sources)}."),
+                notes=("Pays: costs less than on demand.", *spot_sentences(purchase), f"Prices: {'; '.join(sources)}."),
             ),
             Section(sentences=tuple(notes(purchase))),
         ),
@@ -258,11 +260,13 @@ def months_table(purchase: BuyingPlan) -> Table:
     for record, usd in zip(_months(purchase), cost.tolist(), strict=True):
         gpus = " + ".join(f"{need} {name}" for name, need in record["peak_gpus"].items() if need)
         costs = map(whole_dollars, (sum(usd), *usd))
-        rows.append((str(record["month"]), significant(record["peak_rps"]), gpus, *costs))
+        rates = (significant(record[key]) for key in ("peak_rps", "sized_for_rps"))
+        rows.append((str(record["month"]), *rates, gpus, *costs))
     sums = cost.sum(axis=0).tolist()
-    rows.append(("all", MISSING, MISSING, *map(whole_dollars, (sum(sums), *sums))))
+    rows.append(("all", MISSING, MISSING, MISSING, *map(whole_dollars, (sum(sums), *sums))))
     peak = Column("GPUs at the peak", shrink=True, lines=2)
-    return table_of(("month", "#req/s", peak, "#cost", *(f"#{tier.value}" for tier in tiers)), rows)
+    sized = Column("sized for", "right", optional=True)
+    return table_of(("month", "#peak req/s", sized, peak, "#cost", *(f"#{tier.value}" for tier in tiers)), rows)
 
 
 def costs_by_tier(purchase: BuyingPlan) -> tuple[list[Tier], NDArray[np.float64]]:
@@ -329,6 +333,20 @@ def deciding_sentences(purchase: BuyingPlan) -> list[str]:
             f"What decides: a GPU{tier} in use all day costs {hourly(hourly_price(best, months))} with "
             f"{contract_name(purchase, best)}, {hourly(price)} on demand; {pays}."
         )
+    return sentences
+
+
+def spot_sentences(purchase: BuyingPlan) -> list[str]:
+    """From how many GPUs on spot costs less than on demand, with what must run beside them for interruptions."""
+    rent, sentences = rents(purchase), []
+    for item in purchase.terms.contracts:
+        if item.spot is None:
+            continue
+        needed = gpus_to_rent(int(purchase.levels.most[:, item.offer].max()), item.spot).tolist()
+        pays = [m for m, running in enumerate(needed) if running * item.running < m * rent[item.offer]]
+        least = f"from {plural(pays[0], 'GPU')} on" if pays else "for none of these fleets"
+        headroom = "more must run than serve, for interruptions"
+        sentences.append(f"{contract_name(purchase, item)} costs less than on demand {least}: {headroom}.")
     return sentences
 
 

@@ -14,7 +14,8 @@ from optimizer.plans.plan import Plan, Pool
 from reports.document import Column, Document, Section, Table, said, table_of, without_empty
 from reports.fleets import split_words
 from reports.numbers import MISSING, hourly, is_number, listed, money, quantity, signed_percent, size
-from reports.provenance import basis_words, has_fleet, is_simulated_row, readable_inputs, speed_words
+from reports.provenance import basis_words, has_fleet, is_simulated_row, speed_words
+from reports.question import readable_inputs
 from reports.rows import ENGINE_SETTINGS
 from reports.slos import goal_label, latencies
 from reports.text import clean
@@ -37,8 +38,16 @@ CATALOG_PRICE: Final = "catalog_price"
 """What the catalog asks for a GPU, which is no input of a user's."""
 GPU_PRICES: Final = {"price", "owned_price"}
 """Of the inputs of an accelerator [$/h]."""
-TIER_UNITS: Final = {"capacity_per_gpu": "byte", "bandwidth": "byte/s", "latency": "s", "price_per_gib": "$/h"}
-"""Of the inputs of a KV cache tier."""
+INPUT_UNITS: Final = {
+    "request_rate": "req/s",
+    "budget": "$/h",
+    "power": "W",
+    "capacity_per_gpu": "byte",
+    "bandwidth": "byte/s",
+    "latency": "s",
+    "price_per_gib": "$/h",
+}
+"""Of the inputs that are plain numbers."""
 MOST_VALUES: Final = 8
 """Of a list of numbers that is written out."""
 MOST_WORDS: Final = 160
@@ -256,13 +265,13 @@ def _children(value: object, path: tuple[str, ...]) -> Mapping[str, object] | No
 
 
 def _with_unit(value: object, path: tuple[str, ...]) -> str:
-    """A value of an input, prices of GPUs and what a KV cache tier has with their units."""
+    """A value of an input with its unit."""
     if path[-1] in GPU_PRICES and isinstance(value, int | float):
         return listed(value)
-    tier_unit = TIER_UNITS.get(path[-1]) if path[0] == "kv_cache_tier" else None
-    if tier_unit is None or not isinstance(value, int | float):
+    unit = INPUT_UNITS.get(path[-1])
+    if unit is None or isinstance(value, bool) or not isinstance(value, int | float):
         return value_words(value)
-    return size(value) if tier_unit == "byte" else quantity(value, tier_unit)
+    return size(value) if unit == "byte" else quantity(value, unit)
 
 
 def value_words(value: object) -> str:
@@ -307,7 +316,12 @@ def comparison_document(comparison: Comparison) -> Document:
     inputs = [(item.name, item.before or MISSING, item.after or MISSING) for item in comparison.inputs]
     pool, *columns = (Column(name, shrink=True, lines=6) for name in ("pool", "input", "before", "after"))
     figures = [("", figure) for figure in comparison.figures if figure.differs]
-    slos = [(item.name, figure) for item in comparison.classes for figure in item.figures if figure.differs]
+    slos = [  # of a class that one plan lacks, only the share
+        (item.name, figure)
+        for item in comparison.classes
+        for figure in item.figures
+        if figure.differs and (None not in item.held or figure.name == MEETING)
+    ]
     classes = _figures(slos, dict(zip((item.name for item in comparison.classes), comparison.classes, strict=True)))
     sections = (
         Section("Fleet", table=table_of(("change", pool, "#cost"), pools), notes=said(pool_note)),

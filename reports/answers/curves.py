@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from costmodel.metric import METRICS, OWN_FIELDS, Metric
 from costmodel.units import SECONDS_PER_HOUR
-from costmodel.words import join_words
+from costmodel.words import join_words, plural
 from optimizer.plans.records import Outcome, pool_records, unpriced
 from optimizer.whatif.answer import RESOLUTION, Answer, ChunkCurve, Frontier, Step
 from reports.charts import Axis, Drawing, Panel, Series, draw_panels, round_steps, round_ticks
@@ -45,10 +45,6 @@ EXACT_DIGITS: Final = 6
 """Of the values at which the cheapest fleet changes."""
 MOST_VALUES: Final = 3
 """Values at which the fleet changes that the headline lists."""
-SEARCHED_ON: Final = (
-    "Where a fleet misses the SLO in simulation, the cheapest one that meets it takes its place, if a few more "
-    "searches find one."
-)
 
 
 def _answers_at(steps: Sequence[Step], at: Callable[[float], str]) -> Iterator[AnswerAt]:
@@ -95,16 +91,8 @@ def frontier_document(curve: Frontier) -> Document:
         sections=(
             Section(charts=_staircase(curve)),
             Section(table=steps_table(curve)),
-            Section(
-                sentences=(
-                    *no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value))),
-                    *_corrections(curve),
-                    *ruled_out_sentences(
-                        ("", replace(miss, fault=miss.fault.partition(":")[0])) for miss in curve.refuted
-                    ),
-                )
-            ),
-            Section(sentences=_frontier_notes(curve)),
+            Section(sentences=tuple(no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value))))),
+            Section(sentences=(" ".join(_frontier_notes(curve)),)),
         ),
         positive=bool(_having(curve)),
     )
@@ -172,23 +160,20 @@ def steps_table(curve: Frontier) -> Table:
 
 
 def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
-    """What was searched, where steps end and how exactly, and what of it was simulated."""
-    answers = [step.answer for step in curve.steps]
-    has_moves = bool(curve.refuted) or any(step.promised is not None for step in curve.steps)
+    """Where steps end and how exactly, which of them were simulated, and what is found for the file as it stands."""
+    having = [step.answer for step in _having(curve)]
     fine, coarse = (f"{significant(100.0 * share)} %" for share in (curve.tolerance, RESOLUTION))
+    simulated = sum(answer.attainment is not None for answer in having)
+    exact = f"to within {fine} by formula" + (f", {coarse} where it was simulated" if simulated else "")
     unit = " of the permitted misses" if curve.over == "attainment" else ""
-    but = ", except for the one at the file's own value" if any(answer is curve.own for answer in answers) else ""
-    is_simulated = any(answer.attainment is not None for answer in answers)
-    sooner = f", to {coarse}{unit} in simulation" if is_simulated else ""
-    return said(
-        f"Each fleet is what pdplan optimize --effort quick finds by formula{but}"
-        f"{'; what simulation showed is corrected' * has_moves}.",
-        f"A row ends where its fleet misses the SLO: exact to {fine}{unit} by formula{sooner}. Rows shorter than "
-        f"{coarse}{unit} may be missing.",
-        SEARCHED_ON if has_moves else "",
-        _own(curve),
-        *simulated_notes(answers, "steps"),
-    )
+    has_moves = bool(curve.refuted) or any(step.promised is not None for step in curve.steps)
+    basis = "All are by formula, not simulated (--verify N)."
+    if simulated:
+        moved = plural(sum(step.promised is not None for step in curve.steps), "row")
+        effect = f"; that moved the end of {moved}, and ruled out {plural(len(curve.refuted), 'other fleet')} (--json)"
+        number = "All" if simulated == len(having) else f"{simulated:,} of {len(having):,}"
+        basis = f"{number} fleets were simulated and meet the SLO{effect * has_moves}."
+    return said(f"A row ends where its fleet misses the SLO, {exact}{unit}.", basis * bool(having), _own(curve))
 
 
 def _own(curve: Frontier) -> str:
@@ -201,20 +186,9 @@ def _own(curve: Frontier) -> str:
     if step is None:
         return f"{sentence}."
     if step.answer is curve.own:
-        return f"{sentence}. Its fleet has the step that ends there; how much further it meets the SLO is unknown."
+        return f"{sentence}; how much further that fleet meets the SLO is unknown."
     price = hourly(step.answer.cost)
     return f"{sentence}, as this curve does." if price == cost else f"{sentence}, and this curve {price}."
-
-
-def _corrections(curve: Frontier) -> list[str]:
-    """A sentence for every step that ends sooner than by formula, as its fleet misses the SLO there."""
-    return [
-        f"Corrected by simulation: {fleet_line(miss.pools)} meets the SLO up to {_at(curve, step.end)}; by formula, up "
-        f"to {_at(curve, step.promised)}."
-        for step in curve.steps
-        if step.promised is not None and step.missed is not None
-        for miss in step.answer.refuted
-    ]
 
 
 def _staircase(curve: Frontier) -> tuple[Chart, ...]:
@@ -265,7 +239,7 @@ def break_even_document(curve: Frontier, *, simulable: bool) -> Document:
         )
     sentences = (
         *no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value, EXACT_DIGITS))),
-        *ruled_out_sentences(("", miss) for miss in curve.refuted),
+        *ruled_out_sentences(curve.refuted),
         *notes,
     )
     return Document(
@@ -406,7 +380,7 @@ def _chunk_charts(curve: ChunkCurve, k: int, label: str) -> tuple[Chart, ...]:
     }
     tones = {METRICS[metric].label: TONES[metric] for metric in curve.problem.slos[k].limits}
     table = table_of(
-        ["#chunk", *(f"#{name} over its limit" for name in used), "#highest rate"],
+        ["#chunk", *(f"#{name} over its limit" for name in used), "#goodput"],
         [
             (count(row.chunk_tokens), *(percent(shares[at]) for shares in used.values()), rate(row.goodput_rps))
             for at, row in enumerate(curve.rows)
@@ -417,7 +391,7 @@ def _chunk_charts(curve: ChunkCurve, k: int, label: str) -> tuple[Chart, ...]:
     demand, goodputs = curve.problem.workload.request_rate, [row.goodput_rps for row in curve.rows]
     latency, goodput = (
         _lines(curve, used, tones, 1.0, f"{label} over its limit"),
-        _lines(curve, {"rate": goodputs}, {"rate": "decode"}, demand, "highest rate [req/s]"),
+        _lines(curve, {"rate": goodputs}, {"rate": "decode"}, demand, "goodput [req/s]"),
     )
     legend = tuple((tone, name) for name, tone in tones.items())
     return (

@@ -24,7 +24,7 @@ from reports.deploy.deployment import PlannedWorkload, told_apart
 from reports.deploy.describe import demand_of
 from reports.document import Document, Section, table_of
 from reports.numbers import duration, percent, rate, signed_percent
-from reports.provenance import slo_classes
+from reports.question import slo_classes
 from reports.slos import QUANTILES, goal_label
 from reports.text import clean
 from search_spaces.benchmark_results import read_results

@@ -11,7 +11,7 @@ from costmodel.words import dearer, join_words, plural
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Status
 from optimizer.plans.records import ClassLatencies, EnginePool, Outcome, Provisioning
 from reports import alternatives, fleets, limits, slos, verdict
-from reports.answers import plan_details
+from reports.answers import deployability, plan_details
 from reports.answers.plan_charts import fleets_charts, slo_charts, why_charts, workload_charts
 from reports.command_lines import command_of, next_command
 from reports.deploy.files import Deployable
@@ -30,19 +30,8 @@ from reports.numbers import (
     rate,
     signed_percent,
 )
-from reports.provenance import (
-    FLEET_LIMITS,
-    basis_words,
-    demand_sentence,
-    has_fleet,
-    inputs_of,
-    is_simulated_row,
-    served_rate,
-    serving_words,
-    slo_classes,
-    slo_name,
-    slo_words,
-)
+from reports.provenance import basis_words, has_fleet, is_simulated_row, serving_words
+from reports.question import FLEET_LIMITS, demand_sentence, inputs_of, served_rate, slo_classes, slo_name, slo_words
 from reports.scenarios import sensitivity_section
 from reports.text import capital, clean, moment, record_of, sentence
 from reports.views import html_view
@@ -58,12 +47,12 @@ def plan_document(
     """The answer of a plan.
 
     runs: what runs it; worked out here when None.
-    brief: what fits a screen: verdict, fleet, SLOs, risk, alternatives, capacity; else with all reasons, and with what
+    brief: what fits a screen: verdict, fleet, SLOs, risk, alternatives, goodput; else with all reasons, and with what
     only a page shows.
     next_step: the command named last; made from the plan's own command when None.
     """
     if has_fleet(plan):
-        runs = runs or plan_details.what_runs(plan)
+        runs = runs or deployability.what_runs(plan)
         sections = _brief(plan, runs) if brief else complete_sections(plan, runs)
     else:
         looked_up = () if brief else (plan_details.workload_section(plan, workload_charts(plan)), _trust(plan))
@@ -108,10 +97,10 @@ def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
                 " ".join(
                     said(
                         verdict.proof_sentence(plan),
-                        verdict.capacity_sentence(plan),
+                        verdict.goodput_sentence(plan),
                         verdict.waste_sentence(plan),
                         verdict.prefix_sentence(plan, brief=True),
-                        plan_details.deploy_sentence(plan, runs, brief=True),
+                        deployability.deploy_sentence(plan, runs, brief=True),
                         f"-v shows {plural(more, 'more alternative')}." if more > 0 else "",
                     )
                 ),
@@ -145,7 +134,7 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
     return (
         fleet,
         Section(
-            "Cost and capacity",
+            "Cost and goodput",
             said(
                 verdict.day_price_words(plan, verdict.DAY_PRICE),
                 verdict.overload_sentence(plan),
@@ -159,8 +148,8 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
                 verdict.router_sentence(plan),
                 verdict.precision_sentence(plan),
                 verdict.speculation_sentence(plan),
-                plan_details.backend_sentence(runs),
-                plan_details.deploy_sentence(plan, runs),
+                deployability.backend_sentence(runs),
+                deployability.deploy_sentence(plan, runs),
             ),
         ),
         Section(
@@ -420,7 +409,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
         Section(sentences=(*facts, *advice)),
     )
     if not brief:
-        sections = (Section(sentences=advice), *complete_sections(plan, plan_details.what_runs(plan)))
+        sections = (Section(sentences=advice), *complete_sections(plan, deployability.what_runs(plan)))
     return Document(
         headline=said(
             f"{verdict.slo_result_sentence(plan, evaluation.outcome)}{_but(evaluation)}",

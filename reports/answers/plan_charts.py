@@ -33,7 +33,7 @@ from reports.numbers import (
     si,
     significant,
 )
-from reports.provenance import arrivals, day_rate
+from reports.question import arrivals, day_rate
 from reports.slos import (
     OUTCOMES,
     QUANTILES,

@@ -1,11 +1,9 @@
-"""What a reader of a plan looks up: how pools run, every setting, what the figures rest on, and what deploys it."""
+"""What a reader of a plan looks up: how pools run, every setting, and what the figures rest on."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import posixpath
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -13,18 +11,17 @@ from typing import Any, Final
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan, Pool, Status
 from optimizer.plans.records import LARGEST
-from reports.command_lines import again_command, command_words
-from reports.deploy.deployment import UndeployableError, default_options
-from reports.deploy.files import Deployable, deployable, planned_target, target_files
+from reports.answers.deployability import deployment
+from reports.command_lines import again_command
+from reports.deploy.files import Deployable
 from reports.deploy.measurement import setting_rows
 from reports.document import Chart, Detail, Section, Table, said, table_of, without_empty
 from reports.fleets import is_routed_apart, routing_table
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
-from reports.provenance import arrival_facts, arrivals, has_fleet, inputs_of, offers, readable_inputs
+from reports.question import arrival_facts, arrivals, inputs_of, offers, readable_inputs
 from reports.rows import SETTINGS
 from reports.slos import spread
 from reports.text import clean, moment, sentence
-from search_spaces.problem import target_of
 
 MOST_FILES: Final = 60
 MOST_COLUMNS: Final = 6
@@ -39,7 +36,7 @@ WORDS: Final = (
     ("SLO, goal", "the limits on a request's TTFT and TPOT; the share of requests that has to keep all of them"),
     ("p90", "what nine in ten requests stay within; p50, p95 and p99 likewise"),
     ("goodput", "the highest request rate at which every SLO is met"),
-    ("load", "the share of a pool's capacity within the SLO that is used, and in brackets what runs out first"),
+    ("load", "what a pool serves, as a share of what it can serve within the SLO; in brackets what runs out first"),
     (
         "3 × H100 TP2 PP2",
         "three replicas, each split over 2 × 2 GPUs: layers by TP, stages by PP; EP: experts, DP: requests; "
@@ -274,79 +271,3 @@ def accuracy_table(plan: Plan) -> Table:
         if not used or (row.accelerator, row.mode) in used
     ]
     return table_of((*headers, *errors), rows)
-
-
-# --- what runs it ----------------------------------------------------------------------------------------------------
-
-REASON_LIMIT: Final = 600
-"""Characters of the reasons of a target."""
-
-
-def what_runs(plan: Plan) -> Deployable | None:
-    """What runs a plan with every choice left to its default, worked out once for all views of it.
-
-    None for a plan without a fleet, and where a file of the user describes the model or the accelerators: views must
-    not depend on what lies on the disk.
-    """
-    is_of_catalog = not plan.provenance.inputs.get("catalog") and bool(inputs_of(plan, "model").get("name"))
-    return deployable(plan) if has_fleet(plan) and is_of_catalog else None
-
-
-def deploy_sentence(plan: Plan, runs: Deployable | None, *, brief: bool = False) -> str:
-    """Say which targets cannot run a plan and why; empty where its own can, or its engine's, or where none is known.
-
-    The targets named are those that run the plan's engine. brief: without the reasons.
-    """
-    if runs is None or not runs.refused:
-        return ""
-    if brief and runs.target is None:
-        return "No deployment target runs this plan (see -v)."
-    if brief:
-        unable = [f"{target_of(name).title}{' alone' * (name == plan.engine)}" for name in runs.refused]
-        return f"Deploy it with {target_of(str(runs.target)).title}: {join_words(unable)} cannot run it (see -v)."
-    able = "" if runs.target is None else f"pdplan deploy writes files for {_target_words(runs.target, plan.engine)}. "
-    targets_by_reason: dict[str, list[str]] = {}
-    another = ""  # the first target that could run another plan of the same problem
-    for name, error in runs.refused.items():
-        why = str(error)
-        if isinstance(error, UndeployableError):
-            why = error.reason
-            another = another or f" For a plan that --target {name} runs: {again_command(plan, error.again)}"
-        targets_by_reason.setdefault(clean(why, REASON_LIMIT), []).append(_target_words(name, plan.engine))
-    reasons = " ".join(f"{join_words(names)} cannot run this plan: {why}." for why, names in targets_by_reason.items())
-    return f"{able}{reasons}{another}"
-
-
-def backend_sentence(runs: Deployable | None) -> str:
-    """Say that GPU types have to share one attention backend, which step times do not allow for; else empty."""
-    engines = None if runs is None else runs.engines
-    backend = None if engines is None else engines.pools[0].settings.attention_backend
-    if engines is None or backend is None:
-        return ""
-    names = list(dict.fromkeys(pool.accelerator for pool in engines.pools))
-    every = "both" if len(names) == 2 else "all"
-    return (
-        f"Shared attention backend: to hand over KV, {join_words(names)} {every} run the attention backend {backend}. "
-        "Step times are predicted for the backend that each would choose by itself."
-    )
-
-
-def _target_words(name: str, engine: str) -> str:
-    """What a target is beside its engine, such as "--target dynamo (vLLM under NVIDIA Dynamo)"."""
-    stack = "alone" if name == engine else f"under {target_of(name).title}"
-    return f"--target {name} ({target_of(engine).title} {stack})"
-
-
-def deployment(plan: Plan, runs: Deployable | None) -> tuple[tuple[str, ...], str]:
-    """Names of the files that deploy a plan with every choice left to its default, and the command that writes them.
-
-    There are no names where views cannot tell, and no command where no target runs the plan.
-    """
-    target = planned_target(plan) if runs is None else runs.target
-    if target is None:
-        return (), ""
-    words = command_words(plan)
-    folder = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in {"-o", "--output"}), "plan")
-    target_flag = "" if target == planned_target(plan) else f" --target {target}"
-    command = f"pdplan deploy {shlex.quote(posixpath.join(folder, 'plan.json'))}{target_flag} -o deploy"
-    return () if runs is None else tuple(sorted(target_files(plan, default_options(target)))), command

@@ -21,8 +21,8 @@ from optimizer.verification.judge import RatePoint, half_width
 from optimizer.verification.simulated_plan import Curve, DaySlot, Simulated
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, latencies, percent, percent_beside, rate, si, significant
-from reports.provenance import served_rate
-from reports.slos import QUANTILES, goal_label, marked, misses_used
+from reports.question import served_rate
+from reports.slos import QUANTILES, goal_label, marked, misses_used, requests_of
 from reports.text import clean
 from reports.verdict import deciding_words, requests_to_decide, result_words
 
@@ -265,7 +265,7 @@ def _slot_sentence(simulation: Simulated) -> str:
     number, length = simulation.slots.index(worst), HOURS_PER_DAY / len(simulation.slots)
     shares = join_words(
         [
-            f"{percent(share)} of {clean(item.name, 30)}"
+            f"{percent(share)} of {requests_of(item.name, goals)}"
             for item, share in zip(simulation.judgement.classes, worst.attainment, strict=True)
         ]
     )
@@ -290,10 +290,10 @@ def _rates(simulation: Simulated) -> Section:
         "",
         Column("within SLO", "right", optional=True),
     ]
-    sentence = f"Goodput 0: the fleet misses an SLO even at {rate(goodput.fails)}."
+    sentence = f"Goodput: none; the fleet misses an SLO even at {rate(goodput.fails)}."
     if goodput.rate > 0.0:
         sentence = (
-            f"Goodput {rate(goodput.rate)}, to {percent(goodput.tolerance)}: up to it the lower end of the 95 % "
+            f"Goodput: {rate(goodput.rate)}, exact to {percent(goodput.tolerance)}. Up to it the lower end of the 95 % "
             f"interval reaches the goal. The plan states {rate(simulation.plan.goodput_rps)}."
         )
     return Section(
@@ -310,15 +310,17 @@ def _curve_sentences(curve: Curve) -> tuple[str, str]:
     most = max(point.served for point in curve.points)
     saturation = f"Saturated at every rate down to {rate(curve.points[0].rate)}."
     if curve.saturation > 0.0:
-        saturation = f"Saturation {rate(curve.saturation)}, to {percent(TOLERANCE)}: above it the fleet falls behind. "
+        saturation = (
+            f"Saturation: {rate(curve.saturation)}, exact to {percent(TOLERANCE)}. Above it the fleet falls behind. "
+        )
         saturation += (
-            f"But it served {rate(most)} at most: the runs are too short; ask for more --requests."
+            f". But it served {rate(most)} at most: the runs are too short; ask for more --requests."
             if curve.saturation > MISMATCH * most
-            else f"It served {rate(most)} at most."
+            else f"; it served {rate(most)} at most."
         )
     knee = next(point for point in curve.points if point.rate == curve.knee)
     return saturation, (
-        f"Knee {rate(knee.rate)}: throughput over mean time in the system ({duration(knee.e2e)}) is greatest here. "
+        f"Knee: {rate(knee.rate)}. Throughput over mean time in the system ({duration(knee.e2e)}) is greatest here. "
         "Above it that time grows faster, in proportion, than the throughput."
     )
 

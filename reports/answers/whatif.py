@@ -69,7 +69,7 @@ def sweep_document(results: Sequence[ScenarioAnswer], effort: str) -> Document:
     cut = f"The first {MOST_MAPS} of {len(maps)} maps; the table has all scenarios." if len(maps) > MOST_MAPS else ""
     notes = said(
         *no_fleet_sentences(places),
-        *ruled_out_sentences((place, miss) for place, answer in places if answer.pools for miss in answer.refuted),
+        *ruled_out_sentences(miss for answer in answers if answer.pools for miss in answer.refuted),
         EFFORTS[effort],
         f"Gap: an upper bound on what any other fleet could save; here at most {percent(max(gaps))}." if gaps else "",
         *simulated_notes(answers),
@@ -244,7 +244,7 @@ def alternatives_answer(rows: Sequence[tuple[str, Answer]], slack: float) -> tup
     ]
     notes = (
         *no_fleet_sentences((condition.replace("only", "of only"), answer) for condition, answer in rows),
-        *ruled_out_sentences(("", miss) for answer in answers if answer.pools for miss in answer.refuted),
+        *ruled_out_sentences(miss for answer in answers if answer.pools for miss in answer.refuted),
         *simulated_notes(answers),
     )
     table = fleet_table(("condition", "#cost", "#more", Column("", beside=True)), cells, answers)

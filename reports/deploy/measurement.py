@@ -46,7 +46,8 @@ from reports.deploy.kubernetes import (
     vendor_fact,
 )
 from reports.numbers import duration, percent_beside, significant
-from reports.provenance import is_simulated_row, slo_classes, slo_words
+from reports.provenance import is_simulated_row
+from reports.question import slo_classes, slo_words
 from reports.slos import QUANTILES, goal_label
 from reports.text import clean
 from search_spaces.problem import Balancing, target_of

@@ -1,0 +1,90 @@
+"""What runs a plan: its targets, why others cannot, the files that deploy it and the command that writes them."""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+from typing import Final
+
+from costmodel.words import join_words
+from optimizer.plans.plan import Plan
+from reports.command_lines import again_command, command_words
+from reports.deploy.deployment import UndeployableError, default_options
+from reports.deploy.files import Deployable, deployable, planned_target, target_files
+from reports.provenance import has_fleet
+from reports.question import inputs_of
+from reports.text import clean
+from search_spaces.problem import target_of
+
+REASON_LIMIT: Final = 600
+"""Characters of the reasons of a target."""
+
+
+def what_runs(plan: Plan) -> Deployable | None:
+    """What runs a plan with every choice left to its default, worked out once for all views of it.
+
+    None for a plan without a fleet, and where a file of the user describes the model or the accelerators: views must
+    not depend on what lies on the disk.
+    """
+    is_of_catalog = not plan.provenance.inputs.get("catalog") and bool(inputs_of(plan, "model").get("name"))
+    return deployable(plan) if has_fleet(plan) and is_of_catalog else None
+
+
+def deploy_sentence(plan: Plan, runs: Deployable | None, *, brief: bool = False) -> str:
+    """Say which targets cannot run a plan and why; empty where its own can, or its engine's, or where none is known.
+
+    The targets named are those that run the plan's engine. brief: without the reasons.
+    """
+    if runs is None or not runs.refused:
+        return ""
+    if brief and runs.target is None:
+        return "No deployment target runs this plan (see -v)."
+    if brief:
+        unable = [f"{target_of(name).title}{' alone' * (name == plan.engine)}" for name in runs.refused]
+        return f"Deploy it with {target_of(str(runs.target)).title}: {join_words(unable)} cannot run it (see -v)."
+    able = "" if runs.target is None else f"pdplan deploy writes files for {_target_words(runs.target, plan.engine)}. "
+    targets_by_reason: dict[str, list[str]] = {}
+    another = ""  # the first target that could run another plan of the same problem
+    for name, error in runs.refused.items():
+        why = str(error)
+        if isinstance(error, UndeployableError):
+            why = error.reason
+            another = another or f" For a plan that --target {name} runs: {again_command(plan, error.again)}"
+        targets_by_reason.setdefault(clean(why, REASON_LIMIT), []).append(_target_words(name, plan.engine))
+    reasons = " ".join(f"{join_words(names)} cannot run this plan: {why}." for why, names in targets_by_reason.items())
+    return f"{able}{reasons}{another}"
+
+
+def backend_sentence(runs: Deployable | None) -> str:
+    """Say that GPU types have to share one attention backend, which step times do not allow for; else empty."""
+    engines = None if runs is None else runs.engines
+    backend = None if engines is None else engines.pools[0].settings.attention_backend
+    if engines is None or backend is None:
+        return ""
+    names = list(dict.fromkeys(pool.accelerator for pool in engines.pools))
+    every = "both" if len(names) == 2 else "all"
+    return (
+        f"Shared attention backend: to hand over KV, {join_words(names)} {every} run the attention backend {backend}. "
+        "Step times are predicted for the backend that each would choose by itself."
+    )
+
+
+def _target_words(name: str, engine: str) -> str:
+    """What a target is beside its engine, such as "--target dynamo (vLLM under NVIDIA Dynamo)"."""
+    stack = "alone" if name == engine else f"under {target_of(name).title}"
+    return f"--target {name} ({target_of(engine).title} {stack})"
+
+
+def deployment(plan: Plan, runs: Deployable | None) -> tuple[tuple[str, ...], str]:
+    """Names of the files that deploy a plan with every choice left to its default, and the command that writes them.
+
+    There are no names where views cannot tell, and no command where no target runs the plan.
+    """
+    target = planned_target(plan) if runs is None else runs.target
+    if target is None:
+        return (), ""
+    words = command_words(plan)
+    folder = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in {"-o", "--output"}), "plan")
+    target_flag = "" if target == planned_target(plan) else f" --target {target}"
+    command = f"pdplan deploy {shlex.quote(posixpath.join(folder, 'plan.json'))}{target_flag} -o deploy"
+    return () if runs is None else tuple(sorted(target_files(plan, default_options(target)))), command

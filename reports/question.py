@@ -1,0 +1,167 @@
+"""What a plan was asked for: SLO classes, offers, limits and traffic."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from costmodel.metric import METRICS, Metric, limits_of
+from costmodel.units import HOURS_PER_DAY, SECONDS_PER_HOUR
+from costmodel.words import join_words, plural
+from optimizer.plans.plan import Plan
+from search_spaces.problem import Slo
+
+from .numbers import MISSING, count, duration, is_number, listed, percent, quantity, rate, significant
+from .text import clean
+
+FLEET_LIMITS: Final = {
+    "budget": ("budget", "$/h"),
+    "power": ("power", "W"),
+    "max_gpus": ("GPUs", "GPU"),
+    "max_pools": ("pools", "pools"),
+}
+"""Keys under `constraints:` of the limits that one number relaxes: what they limit, and the unit."""
+
+
+def inputs_of(plan: Plan, *path: str) -> Mapping[str, Any]:
+    """The section of a plan's inputs below some keys; empty where there is none."""
+    value: Any = plan.provenance.inputs
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def slo_classes(plan: Plan) -> list[Slo]:
+    """The classes of a plan; of one without a fleet, which has no results, those of its inputs, NaN where not told."""
+    if plan.classes:
+        return [Slo(row.name, row.limits, row.attainment_goal, row.share) for row in plan.classes]
+    slos = plan.provenance.inputs.get("slo")
+    return [
+        Slo(
+            str(row.get("name") or "default"),
+            limits_of(**{str(metric): _number(row.get(metric)) for metric in Metric}),
+            *(_number(row.get(key, default)) or math.nan for key, default in (("attainment", None), ("share", 1.0))),
+        )
+        for row in _rows(slos if isinstance(slos, list) else [slos])
+    ]
+
+
+MOST_GPUS: Final = 12
+
+
+def offers(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """What could be bought and within which limits, as the inputs say it."""
+    rows = []
+    for row in _rows(plan.provenance.inputs.get("accelerators"))[:MOST_GPUS]:
+        price, stock = _number(row.get("price")), _number(row.get("inventory"))
+        terms = [listed(price)] if price is not None else []
+        terms += [f"at most {count(stock)}"] if stock is not None else []
+        rows.append(clean(str(row.get("name", MISSING)), 24) + (f" ({', '.join(terms)})" if terms else ""))
+    limits = inputs_of(plan, "constraints")
+    pairs = [(name, _number(limits.get(key)), unit) for key, (name, unit) in FLEET_LIMITS.items()]
+    spares = _number(inputs_of(plan, "constraints", "headroom").get("replicas"))
+    return (
+        *((("GPU types", ", ".join(rows)),) if rows else ()),
+        *((name, f"at most {quantity(value, unit)}") for name, value, unit in pairs if value is not None),
+        *((("spare replicas of every pool", count(spares)),) if spares else ()),
+    )
+
+
+def _rows(value: object) -> list[Mapping[str, Any]]:
+    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, list) else []
+
+
+_SECONDS: Final = re.compile(r"(\d+(?:\.\d*)?(?:e[+-]?\d+)?)s?")
+"""A duration as the echo of the inputs writes it: in seconds, with or without the unit."""
+
+
+def _number(value: object) -> float | None:
+    """A number, or a duration in seconds; None for what is neither.
+
+    >>> _number("0.05s"), _number(0.9), _number("4.9e-06s"), _number(None), _number("soon")
+    (0.05, 0.9, 4.9e-06, None, None)
+    """
+    match = _SECONDS.fullmatch(str(value))
+    return float(match[1]) if match else None
+
+
+def arrival_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """How the requests come: bursty as stated, or as they were recorded."""
+    recording, burstiness = _recording(plan.provenance.inputs), significant(plan.workload.burstiness)
+    if recording is None:
+        return (("burstiness (CV of inter-arrival times; 1 is Poisson)", burstiness),)
+    return (
+        ("requests simulated", f"as {clean(str(recording.get('source', 'a trace')), 60)} recorded them"),
+        ("burstiness in the formulas (measured over windows of time, so it includes waves)", burstiness),
+    )
+
+
+def readable_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs of a plan with a digest in place of the packed requests."""
+    recording = _recording(inputs)
+    if recording is None:
+        return dict(inputs)
+    digest = hashlib.sha256(str(recording.get("packed")).encode()).hexdigest()[:16]
+    summary = dict(recording) | {"packed": f"SHA-256 {digest}…"}
+    return dict(inputs) | {"workload": dict(inputs["workload"]) | {"recorded": summary}}
+
+
+def _recording(inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    workload = inputs.get("workload")
+    recording = workload.get("recorded") if isinstance(workload, Mapping) else None
+    return recording if isinstance(recording, Mapping) else None
+
+
+def arrivals(plan: Plan) -> tuple[float, ...]:
+    """The stated mean rate of each hour of a day [1/s]; empty where one mean rate was stated."""
+    rates = inputs_of(plan, "workload", "diurnal").get("requests_per_second_by_hour")
+    if not isinstance(rates, list) or len(rates) != HOURS_PER_DAY or plan.demand_rps <= 0:
+        return ()
+    if not all(isinstance(value, int | float) and is_number(value) and value >= 0 for value in rates):
+        return ()
+    return tuple(map(float, rates))
+
+
+def day_rate(plan: Plan) -> float:
+    """Mean over the day of the rate that a fleet for the planned one serves [1/s]; 0 without a profile."""
+    rates = arrivals(plan)
+    return sum(min(value, plan.demand_rps) for value in rates) / len(rates) if rates else 0.0
+
+
+def served_rate(plan: Plan) -> float:
+    """Rate that the price per token is for [1/s]: the demand, unless the objective leaves it open."""
+    per_token, mean_osl = plan.usd_per_million_output_tokens, plan.workload.mean_osl
+    if plan.objective == "min_cost" or not per_token or not plan.cost_usd_per_hour or not mean_osl:
+        return plan.demand_rps
+    return plan.cost_usd_per_hour / per_token * 1e6 / (mean_osl * SECONDS_PER_HOUR)
+
+
+def demand_sentence(plan: Plan) -> str:
+    """Say what was asked: rate, lengths and SLOs."""
+    load = plan.workload
+    shape = f"{significant(load.mean_isl)} input and {significant(load.mean_osl)} output tokens on average"
+    number = len(slo_classes(plan))
+    classes = f", {plural(number, 'SLO class')}" if number else ""
+    return f"{clean(plan.model)} at {rate(plan.demand_rps)} with {shape}{classes}."
+
+
+def slo_words(slo: Slo) -> str:
+    """Say what one class asks for."""
+    limits = [f"{METRICS[metric].label} within {duration(limit)}" for metric, limit in slo.limits.items()]
+    return f"{clean(slo.name, 30)}: {join_words(limits) or 'no limit'} for {percent(slo.attainment)} of its requests"
+
+
+def slo_name(plan: Plan, most: int = 0) -> str:
+    """Name what a fleet has to meet: the SLO, or every one; of at most so many classes by their names."""
+    names = [clean(item.name, 30) for item in slo_classes(plan)]
+    if len(names) <= 1:
+        return "the SLO"
+    return f"the SLOs of {join_words(names)}" if len(names) <= most else "every SLO"
+
+
+def missed_slo(plan: Plan) -> str:
+    """Name what a fleet misses that does not meet `slo_name`: the SLO, or at least one of several."""
+    return "the SLO" if len(slo_classes(plan)) <= 1 else "an SLO"
