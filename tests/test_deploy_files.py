@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 from collections import Counter
 from dataclasses import replace
@@ -265,29 +266,40 @@ def test_a_job_of_slurm_starts_every_replica_on_its_node(tmp_path: Path, engine:
     write_deployment(plan_of(pools, Ask("Llama-3.1-70B", engine=engine)), options(engine), tmp_path)
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name, text in (("scontrol", SCONTROL), ("srun", 'echo "$*" >> started')):
+    said = 'echo "$*" >> started'
+    for name, text in (("scontrol", SCONTROL), ("srun", SRUN), ("scancel", said), ("sleep", "exec /bin/sleep 0.2")):
         (programs / name).write_text(f"#!/bin/sh\n{text}\n", "utf-8")
         (programs / name).chmod(0o755)
     lists = {"SLURM_JOB_NODELIST": "n", "SLURM_JOB_NODELIST_HET_GROUP_0": "p", "SLURM_JOB_NODELIST_HET_GROUP_1": "d"}
     env = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "7", **lists}
-    subprocess.run(["bash", "-c", "bash slurm.sh; sleep 0.5"], cwd=tmp_path, env=env, check=True, timeout=20)
+    job = subprocess.Popen(["bash", "slurm.sh"], cwd=tmp_path, env=env, start_new_session=True)
+    try:
+        assert job.wait(20) == 0
+    finally:
+        os.killpg(job.pid, signal.SIGKILL)
     started = (tmp_path / "started").read_text("utf-8").splitlines()
     addresses = dict(line.split("=") for line in (tmp_path / "hosts.env").read_text("utf-8").splitlines())
     apart = gpus[0] != gpus[1]
     first, second, last = ("p-a", "p-b", "d-a") if apart else ("n-a", "n-b", "n-c")
     assert list(addresses.values()) == [first, second, last]
     scripts = {line.split()[-1]: line for line in started if "workers/" in line}
+    routers = {line for line in started if line.endswith("./router.sh")}
+    assert len(routers) == 2, "those that ended start again where they were"
     assert {name.removeprefix("workers/") for name in scripts} == {"prefill-1-0.sh", "prefill-1-1.sh", "decode-2-0.sh"}
     assert f"--nodelist={second} " in scripts["workers/prefill-1-1.sh"]
     assert ("--het-group=1" in scripts["workers/decode-2-0.sh"]) == apart
-    assert sum(line.endswith("./router.sh") for line in started) == 2
+    assert "--signal=TERM 7" in started, "replicas are told that the job's time is up"
     script = (tmp_path / "slurm.sh").read_text("utf-8")
     assert script.count(f"--gres=gpu:{gpus[0].lower()}:8") == 1, "the type is stated, though there be one only"
     parts = script.partition("\n# ")[0].split("#SBATCH hetjob\n")
     assert len(parts) == 1 + apart
-    assert all("--requeue --signal=TERM@" in part for part in parts), "options are of one component each"
+    assert all("--signal=B:TERM@" in part for part in parts), "options are of one component each"
 
 
+SRUN = """echo "$*" >> started
+test $(grep -c router.sh started) -lt 4 || kill -TERM $(cut -d" " -f6 /proc/$$/stat)
+"""
+"""A replica that ends at once; when both routers were started twice, the job's time is up."""
 SCONTROL = 'test "$1" = requeue || printf "%s\\n" "$3-a" "$3-b" "$3-c"'
 
 

@@ -508,7 +508,7 @@ class Deployment:
         return -(-step // per_rank)
 
     def engine_env(self, pool: DeployedPool) -> list[tuple[str, str]]:
-        """How KV blocks, tokens and ranks of an engine of several nodes travel, and what the vendor's kernels are told.
+        """How KV blocks, tokens and ranks travel, how long idle connections stay, what the vendor's kernels are told.
 
         DeepEP has room for so many tokens only as it is told, and stops the engine at the first step that has more.
         """
@@ -519,7 +519,8 @@ class Deployment:
         room = {limits["tokens_env"]: str(tokens)} if self.engine == "sglang" and tokens > limits["sglang"] else {}
         if 2 * (tokens + 1) > limits["queue"]:
             room[limits["queue_env"]] = str(2 * (tokens + 1))
-        return list((env | room | nvlink | fact("vendors", pool.vendor, "env", self.engine)).items())
+        kept = {} if self.target.workers else fact("keep_alive", self.engine)  # Dynamo's frontend asks by no HTTP
+        return list((env | room | nvlink | kept | fact("vendors", pool.vendor, "env", self.engine)).items())
 
     @property
     def disaggregated_set(self) -> bool:

@@ -91,7 +91,7 @@ class Deployable:
 
 
 def deployable(plan: Plan) -> Deployable:
-    """The first target that runs a plan with every choice left to its default; renders only what starts the fleet."""
+    """The first target that runs a plan with every choice left to its default."""
     errors: dict[str, InputError] = {}
     for target in targets_of(plan):
         error = refusal(plan, default_options(target))
@@ -114,33 +114,47 @@ def targets_of(plan: Plan) -> list[str]:
 
 
 def refusal(plan: Plan, options: Options, base: Path | None = None) -> InputError | None:
-    """Why a plan cannot be deployed so, without a word of other targets; None: it can."""
+    """Why a plan cannot be deployed so, without a word of other targets; None: it can.
+
+    No rule is about how many replicas a pool has beyond the second, so that two of each are written and judged.
+    """
     try:
-        fleet_files(plan, options, base)
+        fleet_files(few_replicas(checked_fleet(plan, options, base)))
     except InputError as error:
         return error
     return None
 
 
-def fleet_files(plan: Plan, options: Options, base: Path | None = None) -> tuple[Deployment, dict[str, str]]:
-    """What starts a plan's fleet on a target, without what measures and explains it.
+def few_replicas(deployment: Deployment) -> Deployment:
+    """The deployment with two replicas of a pool at most, and as before more by day than by night or as many."""
+    pools = []
+    for pool in deployment.pools:
+        replicas = min(pool.replicas, 2)
+        pools.append(replace(pool, replicas=replicas, least=replicas if pool.least == pool.replicas else 1))
+    return replace(deployment, pools=tuple(pools))
 
-    InputError for the first rule that is broken, without a word of other targets. base: folder from which files that
-    the plan's problem names are looked up.
-    """
+
+def checked_fleet(plan: Plan, options: Options, base: Path | None = None) -> Deployment:
+    """A plan's deployment that files of the target can describe; see `deployment_files`, `refuse_undeployable`."""
     deployment = describe(plan, options, base)
     refuse_undeployable(plan, deployment)
-    files = WRITERS[options.target](deployment)
+    return deployment
+
+
+def fleet_files(deployment: Deployment) -> dict[str, str]:
+    """What starts a fleet, without what measures and explains it; InputError for the first rule that is broken."""
+    files = WRITERS[deployment.options.target](deployment)
     if broken := rule_faults(deployment, files):
         rule, sentence = broken[0]
         more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
         raise InputError(f"the deployment breaks the rule {rule}: {sentence}{more}")
-    return deployment, files
+    return files
 
 
 def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict[str, str]:
-    """Every file that a target has for a plan; see `fleet_files`."""
-    deployment, files = fleet_files(plan, options, base)
+    """Every file that a target has for a plan; InputError for what it cannot run, without a word of other targets."""
+    deployment = checked_fleet(plan, options, base)
+    files = fleet_files(deployment)
     files |= monitoring_files(deployment) | benchmark_files(deployment)
     page = f"{MARKER}\n{readme_page(plan, deployment, files)}"
     record = DeploymentRecord(

@@ -564,7 +564,8 @@ def _router_files(deployment: Deployment, engines: Sequence[HostedReplica]) -> d
         sections = [("context_servers", urls[Role.PREFILL]), ("generation_servers", urls[Role.DECODE])]
         split = objects("trtllm/split.yaml", port=fact("ports", "http"), sections=sections)
         files["disagg_config.yaml"] = manifest(about, *split)
-        words = ["-c", Raw('"$here"/disagg_config.yaml')]
+        limits = {"-t": fact("startup_seconds"), "-r": fact("request_seconds")}
+        words = ["-c", Raw('"$here"/disagg_config.yaml'), *plain_words(limits)]
     else:
         return files
     files[ROUTER_FILE] = render(
@@ -581,6 +582,7 @@ def router_words(deployment: Deployment, engines: Sequence[HostedReplica]) -> li
     vllm = deployment.engine == "vllm"
     words = ["--host", ANYWHERE, "--port", str(fact("ports", "http"))]
     words += ["--worker-startup-timeout-secs", str(fact("startup_seconds"))]
+    words += ["--request-timeout-secs", str(fact("request_seconds"))]
     words += ["--prometheus-host", ANYWHERE, "--prometheus-port", str(fact("ports", "router_metrics"))]
     words += router_limits(prefixes=deployment.routes_by_prefix)
     if not deployment.disaggregated:

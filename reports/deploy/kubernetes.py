@@ -55,6 +55,11 @@ def fleet_objects(template: str, deployment: Deployment, **values: Any) -> list[
         named=partial(metadata, deployment),
         channel=lambda pool: f"{deployment.name}-{pool.name}-nvlink",
         security=lambda rdma: objects("kubernetes/security.yaml", rdma=rdma)[0],
+        apart=lambda selectors: objects("kubernetes/apart.yaml", selectors=selectors)[0],
+        frontends={
+            "matchLabels": own_labels(deployment),
+            "matchExpressions": [{"key": POOL, "operator": "DoesNotExist"}],
+        },
         probes=lambda port, live="/health": objects("kubernetes/probes.yaml", fact=fact, port=port, live=live)[0],
         resources=partial(resources, deployment),
         shared=lambda pool: gibibytes(shared_bytes(pool)),

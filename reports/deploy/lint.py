@@ -36,6 +36,8 @@ SCRIPT: Final = re.compile(r"workers/([^/]+?)(\.node[0-9]+)?\.sh")
 """A start script: name of the replica, and which of its hosts it is for if there are several."""
 NUMBERS: Final = {"int": re.compile(r"-?\d+"), "float": re.compile(r"-?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)}
 """How engines read the numbers of their flags, by kind."""
+PINNED: Final = re.compile(r".+(@sha256:[0-9a-f]+|:v?\d[^/:]*)")
+"""Images with a digest, or the tag of a release."""
 MANIFEST: Final = re.compile(r"dgd\.yaml|pools/.*\.yaml")
 """Files whose pods are the fleet's."""
 
@@ -396,6 +398,64 @@ def routers_pass_over_the_dead(deployment: Deployment, fleet: Started) -> Iterat
                 yield f"{ROUTER_FILE}: {name} is {file_value}, not {value}, so a replica that is down gets requests"
 
 
+def _mappings(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Every object within a document."""
+    if isinstance(value, Mapping):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for inner in value:
+            yield from _mappings(inner)
+
+
+def _objects(fleet: Started) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every object of the YAML files, with the path of its file."""
+    for path in sorted(fleet.files):
+        if path.endswith(".yaml"):
+            for document in load_documents(path, fleet.files[path]):
+                yield from ((path, value) for value in _mappings(document))
+
+
+def images_are_pinned(deployment: Deployment, fleet: Started) -> Iterator[str]:
+    """Images have the tag of a release or a digest, so that a restart brings what was tested; but for the user's."""
+    for path, value in _objects(fleet):
+        image = value.get("image")
+        own = deployment.options.image or ""
+        if isinstance(image, str) and image not in {own, own.replace("$", "$$")} and not PINNED.fullmatch(image):
+            yield f"{path}: the image {shown(image)} is of no release, so that a restart may bring another"
+
+
+def loading_has_time(deployment: Deployment, fleet: Started) -> Iterator[str]:  # noqa: ARG001
+    """Nothing restarts or gives up an engine, or waits for it too shortly, while it loads its weights."""
+    least = float(fact("startup_seconds"))
+    for path, value in _objects(fleet):
+        startup = value.get("startupProbe") or {}
+        seconds = float(startup.get("periodSeconds", 10)) * float(startup.get("failureThreshold", 3))
+        seconds = seconds if startup else 0.0
+        if "livenessProbe" in value and seconds < least:
+            yield f"{path}: an engine is restarted {seconds:g} s after its start, and may load {least:g} s"
+        period = dig(value, "healthcheck", "start_period")
+        if "healthcheck" in value and float(str(period or 0).rstrip("s")) < least:
+            yield f"{path}: an engine is unhealthy {period or 0} after its start, and may load {least:g} s"
+    words = shlex.split(fleet.files.get(ROUTER_FILE, ""), comments=True)
+    for name in ("--worker-startup-timeout-secs", "-t"):
+        if name in words[:-1] and float(words[words.index(name) + 1]) < least:
+            yield f"{ROUTER_FILE}: {name} is {words[words.index(name) + 1]}, and engines may load {least:g} s"
+
+
+def a_replica_stays(deployment: Deployment, fleet: Started) -> Iterator[str]:
+    """Neither an update nor a drain of nodes takes all replicas of a pool at once."""
+    for path, value in _objects(fleet):
+        update = dig(value, "strategy", "rollingUpdate") or dig(value, "rolloutStrategy", "rollingUpdateConfiguration")
+        if update and int(update.get("maxUnavailable", 1)) >= int(value.get("replicas", 1)):
+            yield f"{path}: an update may take all {value.get('replicas', 1)} replicas at once"
+        pool = deployment.pool(str(dig(value, "spec", "selector", "matchLabels", POOL)))
+        if value.get("kind") == "PodDisruptionBudget" and pool is not None:
+            stay, go = value["spec"].get("minAvailable"), value["spec"].get("maxUnavailable", pool.replicas)
+            if not stay and int(go) >= pool.replicas:
+                yield f"{path}: a drain of nodes may take all {pool.replicas} replicas of {pool.name} at once"
+
+
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         rule.__name__: rule
@@ -411,6 +471,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
             labels_are_the_gpus,
             names_are_short,
             routers_pass_over_the_dead,
+            images_are_pinned,
+            loading_has_time,
+            a_replica_stays,
         )
     }
 )

@@ -269,7 +269,7 @@ def watches(deployment: Deployment) -> list[dict[str, Any]]:
         routers=int(fact("routers")) if target.pods else len(hosts.router_hosts(hosts.place(deployment))),
         passed_over=passed_over.format(series=f'deployment="{deployment.name}", pool=""'),
     )
-    return [{"limit": None, "says": "", "minutes": 5} | row for row in (rows[0] if rows else [])]
+    return [{"limit": None, "says": "", "minutes": 5, "severity": "warning"} | row for row in (rows[0] if rows else [])]
 
 
 def monitoring_files(deployment: Deployment) -> dict[str, str]:
