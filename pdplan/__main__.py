@@ -1,4 +1,4 @@
-"""Where `pdplan` and `python -m pdplan` begin: ready for Ctrl-C first, for importing the program takes a while."""
+"""Entry of `pdplan` and `python -m pdplan`: handles Ctrl-C first, as importing the program takes a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `pdplan` program: its commands, its exit codes and how it says that something is wrong.
+"""The `pdplan` program: commands, exit codes and error messages.
 
 0 done, a plan was found · 2 usage or bad input · 3 no fleet meets the SLOs · 70 a bug of pdplan
 130 interrupted · 141 the reader of stdout went away

@@ -1,4 +1,4 @@
-"""What the user sees: results on stdout, narration on stderr, and both as a program must take them."""
+"""Output: results on stdout, narration on stderr; for a person or for a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run ends: the shell's exit codes, and Ctrl-C, which ends the program at once, wherever it is.
+"""The end of a run: exit codes, and Ctrl-C, which ends the program at once, wherever it is.
 
 Python's own way, an exception out of whatever line runs, is lost where C code calls back into Python: a compiled
 module on its way in (the solver's takes a second) drops it, and the run goes on as if nobody had pressed Ctrl-C.

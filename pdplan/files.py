@@ -1,4 +1,4 @@
-"""Files that commands read and write: plans and fleets, problems, and one result in several views."""
+"""Files that commands read and write: plans, fleets, problems, and answers in several views."""
 
 from __future__ import annotations
 

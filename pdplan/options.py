@@ -1,4 +1,4 @@
-"""Options that every command shares, and the kinds of value that options take."""
+"""Options that commands share, and the types of their values."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Views of a plan: terminal text, JSON and HTML."""
+"""Documents, and their views: terminal, Markdown, HTML and JSON; deployment files."""

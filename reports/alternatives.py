@@ -1,4 +1,4 @@
-"""Other fleets than the recommended one: what they are called and numbered, why they lost, which came nearest."""
+"""Alternatives to the recommended fleet: their names and numbers, why they lost, and which came nearest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that gave a plan, the one that a reader would want next, and how to plan again with other options."""
+"""Command lines: the one that made a plan, the next one to run, and the one that plans again with other options."""
 
 from __future__ import annotations
 

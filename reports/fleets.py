@@ -1,4 +1,4 @@
-"""Fleets in words, as tables and as the diagram of a page: pools, GPUs, settings, load, and who gets which requests."""
+"""Fleets in words, in tables and in the diagram of a page: pools, GPUs, settings, load and routing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limits of a plan: which are tight or exceeded, how much of each is used, and what it takes to relax one."""
+"""The limits of a plan: which are tight or exceeded, how much of each is used, and how far to relax one."""
 
 from __future__ import annotations
 

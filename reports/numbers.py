@@ -1,4 +1,4 @@
-"""How numbers are written: one place for rounding, units and signs.
+"""Formatting of numbers: rounding, units and signs.
 
 Model figures carry errors of several percent, so they are rounded to three significant digits; prices are sums of
 list prices and keep their cents. None and NaN are written as a dash, never as a number; -0 is never written.

@@ -1,4 +1,4 @@
-"""Scenarios in words: levers with their values, and tables and sentences of the fleets that answer them."""
+"""Scenarios in words: levers and their values, with tables and sentences on their fleets."""
 
 from __future__ import annotations
 

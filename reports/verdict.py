@@ -1,4 +1,4 @@
-"""What the answer says first: what to run, what it costs, whether it meets the SLO, and how sure that is."""
+"""The verdict: what to run, what it costs, whether it meets the SLO, and how sure that is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views of a document: on a terminal, as Markdown, and as an offline page; they know nothing of plans."""
+"""Views of a document: terminal, Markdown and offline page; they know nothing of plans."""
 
 from __future__ import annotations
 

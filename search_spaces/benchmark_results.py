@@ -41,7 +41,7 @@ from .sources import (
 
 
 class Tool(StrEnum):
-    """Whose result file it is."""
+    """The tool that wrote a result file."""
 
     VLLM = "vllm bench serve"
     SGLANG = "sglang bench_serving"
@@ -78,7 +78,7 @@ ResultRecord = MeasuredRun | MeasuredStep
 
 @dataclass(frozen=True, slots=True)
 class ResultDocument:
-    """One JSON object of a result file, which knows where it stands and reads its fields as what they must be.
+    """One JSON object of a result file, with its place in the file and typed access to its fields.
 
     Fields are named by dotted paths, in which a number is an index of a list; of several paths the first counts that
     has what is asked for. keys_above: to the content in the file; label: where that is, as results say it.
@@ -91,7 +91,7 @@ class ResultDocument:
 
     @property
     def where(self) -> str:
-        """The file and where in it this stands, as results say it."""
+        """The file and the place in it, for messages."""
         return f"{self.file.name}{self.label}"
 
     def error(self, sentence: str, *keys: str | int) -> InputError:
@@ -121,7 +121,7 @@ class ResultDocument:
         return ResultDocument(self.file, content, self.label, (*self.keys_above, *keys))
 
     def has(self, path: str) -> bool:
-        """Whether a key stands at a path, whatever its value; in any object of a list that `*` stands for."""
+        """Whether a path exists, regardless of its value; `*` stands for any object of a list."""
         above, _, key = path.rpartition(".")
         if above.endswith(".*"):
             items = self._value(above.removesuffix(".*"))[0]
@@ -231,12 +231,12 @@ STATISTICS = (
     ("p99", "percentiles.p99", "quantiles_p99"),
     ("p95", "percentiles.p95", "quantiles_p95"),
 )
-"""What files call the mean and the quantiles that are read."""
+"""Names that files use for the mean and the quantiles."""
 OTHER_COUNT = 0.25
 """How far TPOT may be from (e2e - TTFT) / (OSL - 1) before it was divided by something else than tokens [1]; assumed:
 half the gaps of a stream with an empty chunk after every token are off by 50 %, means of unlike requests by less."""
 RATE_OF_A_TRACE = "trace"
-"""vLLM's word for a request rate that the trace sets."""
+"""vLLM's name for a request rate that the trace sets."""
 Paths = tuple[str, ...]
 
 

@@ -1,8 +1,8 @@
-"""What is believed of every number that a user may write: the least and the greatest value, and its unit.
+"""Bounds of every number that a user may write: least and greatest value, and unit.
 
-A number beyond these is a slip (a unit, a column, a power of ten), and would overflow or stall the search that runs
-on it. The ranges are wider than any fleet in use by orders of magnitude, so that they refuse slips and nothing else.
-The names of deployment targets and of curves stand here too: the command line needs them at once.
+A number outside them is a slip (a unit, a column, a power of ten), and would overflow or stall the search. The ranges
+are wider than any fleet in use by orders of magnitude, so that they refuse nothing but slips. The names of deployment
+targets and of curves are here too, as the command line needs them without slow imports.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def plain(value: float) -> str:
 
 
 OVER: Final = ("rate", *map(str, Metric), "attainment", "budget")
-"""What `pdplan frontier` goes over."""
+"""Levers of `pdplan frontier`."""
 
 
 # The demand.
@@ -63,13 +63,13 @@ REQUEST_RATE: Final = Bounds(MICRO, MEGA, "/s")
 HOURLY_RATE: Final = Bounds(0, MEGA, "/s")
 HOURS_PERCENTILE: Final = Bounds(1, 100, "%")
 BURSTINESS: Final = Bounds(0, 1000)
-"""The waviest public trace has a coefficient of variation below 100."""
+"""The burstiest public trace has a coefficient of variation below 100."""
 RECORDED: Final = Bounds(1, 2**53, "requests")
 LEFT_OUT: Final = Bounds(0, 2**53, "requests")
 SPAN: Final = Bounds(1e-3, 1e10, "s")
 """Three centuries of a trace."""
 PREFIX_HIT_SHARE: Final = Bounds(0, 0.999999)
-"""Of every prompt something is new."""
+"""Some part of every prompt is new."""
 PAUSE: Final = Bounds(1e-3, 30 * DAY, "s")
 """From a tool that answers at once to a user who comes back after weeks."""
 SYSTEM_PROMPT: Final = Bounds(0, 2**24, "tokens")
@@ -80,7 +80,7 @@ MAX_TOKENS: Final = Bounds(2, 2**25, "tokens")
 """The longest input and the longest output together."""
 SHARE: Final = Bounds(0, 1)
 PART: Final = Bounds(1e-6, 0.999999)
-"""More than nothing and less than all."""
+"""Above 0 and below 1."""
 CLASS_SHARE: Final = Bounds(1e-6, 1)
 """A class without requests cannot be measured; it is left out of the file."""
 BUCKETS: Final = Bounds(1, 400, "buckets")
@@ -170,12 +170,12 @@ MAX_CELLS: Final = 12_000_000
 
 
 TARGET_NAMES: Final = ("vllm", "dynamo", "llm-d", "sglang", "trtllm")
-"""As users write them, in the order in which they are listed; `targets.yaml` says what each can do."""
+"""Names of targets, in the order in which they are listed; `targets.yaml` says what each can do."""
 TARGET_SPELLINGS: Final = {"llmd": "llm-d"}
 """Other ways to write a target's name, as users and older plans do."""
 ROUTERS: Final = ("least-tokens", "least-requests")
 """Values of `problem.Balancing`."""
 ROUTER_SPELLINGS: Final = {"fewest_tokens": "least-tokens", "fewest_requests": "least-requests"}
-"""What they were called before, as in older plans."""
+"""Their names in older plans."""
 NO_TARGET: Final = "none"
-"""In place of a target: fleets that no target runs may be planned too."""
+"""In place of a target: also allows fleets that no target runs."""

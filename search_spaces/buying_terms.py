@@ -231,7 +231,7 @@ def load_terms(problem: Problem, path: Path | None = None, changes: Mapping[str,
 
 
 def _missing(problem: Problem) -> str:
-    """What to add to a workload file without terms, ready to paste."""
+    """The lines to add to a workload file without terms, ready to paste."""
     offer = problem.offers[0]
     name, reserved_price = offer.accelerator.name, 0.7 * offer.usd_per_hour
     return (

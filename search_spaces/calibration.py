@@ -57,7 +57,7 @@ FEWEST_WAVES = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What the user says of the deployment that was measured.
+    """The deployment that was measured, as the user describes it.
 
     model: as resolved; engine, weight_dtype, kv_dtype, memory_fraction, max_num_seqs: None where not said;
     workers: equal engines.
@@ -95,14 +95,14 @@ class MeasuredRow:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that the user should know of a record: it was left out, or in part."""
+    """A note for the user on a record that was left out, in whole or in part."""
 
     where: str
     reason: str
 
 
 def measured(records: Iterable[ResultRecord], setup: Setup) -> tuple[list[MeasuredRow], list[Note]]:
-    """Every record that can be fitted with its engine, in the order of the files, and notes on what is left out."""
+    """Every record that can be fitted, with its engine, in the order of the files; and notes on records left out."""
     rows: list[MeasuredRow] = []
     notes: list[Note] = []
     for record in records:
@@ -289,9 +289,9 @@ def predictor(rows: Sequence[MeasuredRow], catalog: AcceleratorCatalog, *, limit
 
 
 FULLEST, EMPTIEST = 1.25, 0.1
-"""Requests in flight by Little's law over the concurrency of a closed loop: more, or fewer, and a unit is wrong [1]."""
+"""Range of requests in flight by Little's law over the concurrency of a closed loop; outside it a unit is wrong [1]."""
 FARTHEST = 20.0
-"""Measured over predicted, or the inverse, from which it was something else that was measured [1]."""
+"""Ratio of measured and predicted time, either way, beyond which something else was measured [1]."""
 
 
 def check_possible(rows: Sequence[MeasuredRow]) -> None:
@@ -308,7 +308,7 @@ def check_possible(rows: Sequence[MeasuredRow]) -> None:
 
 
 def check_littles_law(run: MeasuredRun) -> None:
-    """Throughput x residence must be what the generator kept in flight; a wrong unit shows here at once."""
+    """Throughput x residence must equal what the generator kept in flight; this reveals a wrong unit."""
     flight, is_closed_loop = in_flight(run)
     occupancy = run.occupancy
     if occupancy is None or flight is None or not is_closed_loop or run.residence is None:
@@ -323,7 +323,7 @@ def check_littles_law(run: MeasuredRun) -> None:
 
 
 def check_near(forecast: NDArray[np.float64], times: Sequence[Observation], rows: Sequence[MeasuredRow]) -> None:
-    """Refuse data that is further from the prediction than any machine of the kind can be."""
+    """Refuse data that no machine of this type can produce."""
     logs = np.abs(np.log(forecast / np.array([time.seconds for time in times])))
     if float(np.median(logs)) <= math.log(FARTHEST):
         return
@@ -408,7 +408,7 @@ class Calibration:
 
     @property
     def refusal(self) -> str:
-        """Why the fit must not be used without a second look, and what to try; empty where it explains the data."""
+        """Why the fit must not be used unchecked, and what to try; empty if it explains the data."""
         fit = self.fit
         if fit.explains:
             return ""

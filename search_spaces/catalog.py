@@ -46,11 +46,11 @@ from .sources import read_source
 TOP, ENGINES = "accelerators", "engines"
 """The keys of an overlay."""
 LIKE = "like"
-"""In an overlay: the accelerator that a new one resembles."""
+"""Key of an overlay: the accelerator that a new one resembles."""
 PRICE_SHORT = "price_usd_per_hour"
-"""In an overlay: the whole price in one number."""
+"""Key of an overlay: the price as one number."""
 EFFICIENCY = "efficiency"
-"""In an overlay: kernel class -> dtype -> figures."""
+"""Key of an overlay: kernel class -> dtype -> figures."""
 MAX_OVERLAY_BYTES = 1_000_000
 """A catalog of thousands of accelerators is smaller; a larger file is a mistake."""
 
@@ -111,7 +111,7 @@ class AcceleratorEntry(FileSection):
 
 
 def _changes(entry: type[FileSection], **more: Any) -> type[FileSection]:
-    """An entry of which any key may be left out, in it and in its sections, with more keys."""
+    """A model like an entry, with every key optional, in its sections too, and with additional keys."""
     keys: dict[str, Any] = {}
     for name, info in entry.model_fields.items():
         kind: Any = info.annotation
@@ -195,7 +195,7 @@ class AcceleratorCatalog:
     generations: frozenset[str] = frozenset()
 
     def accelerator(self, name: str) -> Accelerator:
-        """The accelerator of that name or alias, whatever its case and separators (h100_sxm, "H100 SXM", ...)."""
+        """The accelerator with this name or alias, in any case and with any separators (h100_sxm, "H100 SXM", ...)."""
         canonical = self.spellings.get(normalized_name(name))
         if canonical is None:
             near = nearest_name(normalized_name(name), self.spellings)
@@ -274,7 +274,7 @@ def load_catalog(overlay: Path | None = None, prices: str | None = None) -> Acce
 
 
 def _name_faults(content: Mapping[str, Any], catalog: AcceleratorCatalog) -> Iterator[Fault]:
-    """Names in a user's file that are none, stand there twice, or are like no accelerator that is known."""
+    """Faults of names in a user's file: invalid, duplicate, or `like` an unknown accelerator."""
     entries = content.get(TOP)
     if not isinstance(entries, Mapping):
         return

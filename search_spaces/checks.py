@@ -1,6 +1,6 @@
-"""Checks of workload.yaml across its sections: each yields its faults, none stops the others.
+"""Checks of workload.yaml across its sections: each yields its faults, and none stops the others.
 
-The last ones look at the problem as a whole: too many candidates, or no engine that can exist.
+The last ones check the problem as a whole: too many candidates, or no feasible engine.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def tier_faults(workload: Workload, section: CacheTierSection | None) -> Iterato
 
 
 def _limit_hint(lengths: LengthsSection | None) -> str:
-    """How to end lengths that no one stated an end of: a lognormal reaches far beyond its p99."""
+    """Hint for lengths without a stated maximum: a lognormal reaches far beyond its p99."""
     if lengths is None:
         return "; state fewer turns, or fewer tokens of each"
     length_limits = {"isl": lengths.isl, "osl": lengths.osl}
@@ -168,7 +168,7 @@ def _limit_hint(lengths: LengthsSection | None) -> str:
 
 
 def unquoted(accelerator: Accelerator, basis: PriceBasis) -> str:
-    """That nobody quotes an accelerator on a basis, what else is quoted, and what to do."""
+    """Fault: nobody quotes an accelerator on this price basis; with the bases that are quoted, and what to do."""
     quotes = [f"{price.basis} {listed(price.usd_per_hour)}" for price in accelerator.quotes]
     there = f"the catalog has {join_words(quotes)}" if quotes else "the catalog has none for it at all"
     return f"{accelerator.name} has no {basis} quote ({there}); state its price, or leave it out"

@@ -68,7 +68,7 @@ class Contract:
 
     @property
     def committed(self) -> bool:
-        """Whether it has to be decided on ahead."""
+        """Whether it must be signed in advance."""
         return not self.rented and self.tier is not Tier.OWNED
 
     @property

@@ -66,11 +66,11 @@ class HistogramRow(FileSection):
 
 
 SHARE_TOLERANCE = 1e-3
-"""How far shares may sum from 1 before that is a mistake and not rounding; within it they are scaled to 1."""
+"""Shares may miss a sum of 1 by this much, as rounding, and are scaled to 1; beyond it is a mistake."""
 
 
 def share_sum_fault(shares: Sequence[float]) -> Iterator[str]:
-    """What is wrong with shares that should sum to 1."""
+    """The fault of shares that should sum to 1."""
     total = math.fsum(shares)
     if abs(total - 1) > SHARE_TOLERANCE:
         yield f"shares sum to {total:.6g}, but must sum to 1 (within {SHARE_TOLERANCE:g})"
@@ -378,7 +378,7 @@ HISTOGRAM: Keys = ("workload", "lengths", "histogram")
 TRACE = ("workload", "lengths", "trace", "path")
 HISTOGRAM_COLUMNS = ("isl", "osl", "share")
 COUNTED_COLUMNS = ("isl", "osl", "count")
-"""With requests instead of shares: what is counted is divided by its sum."""
+"""Columns with numbers of requests instead of shares, which are divided by their sum."""
 COUNTED = bounds.Bounds(0, 1e15, "requests")
 MAX_SHOWN_ROWS = 5
 JOINT_BUCKETS = 48
@@ -387,7 +387,7 @@ Row = tuple[float, float, float]
 
 
 def read_demand(section: WorkloadSection, base: Path, context_length: int) -> tuple[Workload, Recorded | None]:
-    """Return the workload that the section states and what is recorded of it; raise `FaultsError` with what is wrong.
+    """Return the workload that the section states, and its recorded requests; raise `FaultsError` with all faults.
 
     Args:
         section: the sound section.
@@ -580,7 +580,7 @@ def recorded_requests(summary: TraceSummary, most_tokens: int) -> Recorded:
 
 @contextmanager
 def _faults_at(*place: str | int) -> Iterator[None]:
-    """What is wrong with a file is a fault of the place that names it."""
+    """Turns faults of a file into faults of the key that names it."""
     try:
         yield
     except FaultsError:

@@ -45,8 +45,7 @@ Pair = tuple[str, str]
 Peaks = Mapping[str, Mapping[str, float]]
 NO_PEAKS: Peaks = {}
 KernelChange = tuple[Mapping[Pair, "EfficiencyChange"], str]
-"""What a user's file says of an accelerator's kernels, and its name; relatives take it over as they would the old
-figures."""
+"""A user's figures for the kernels of an accelerator, and its name; its relatives inherit them like the old figures."""
 NO_KERNEL_CHANGE: KernelChange = ({}, "")
 USUAL = "H100"
 """The GPU whose size the medians of `default` are about."""

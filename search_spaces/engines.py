@@ -38,7 +38,7 @@ def engine_name(word: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EngineSupport:
-    """What a serving engine can run.
+    """The abilities of a serving engine.
 
     weight_only: formats that it runs on a vendor's GPUs without units of their kind, a vendor not named is not judged;
     only_vendor: whose GPUs it runs on, empty: any; sixteen_bit_latents: whether its only kernel for latent attention on
@@ -65,7 +65,7 @@ class EngineSupport:
 
 
 SUPPORT = TypeAdapter(dict[str, EngineSupport]).validate_python(shipped_table("search_spaces", "engine_support.yaml"))
-"""What each engine can run."""
+"""The abilities of each engine."""
 ENGINES = tuple(SUPPORT)
 """Engines that a user can name."""
 

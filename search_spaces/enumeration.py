@@ -1,6 +1,6 @@
-"""Which engine shapes can exist at all: every rule has a name, and says why it refuses.
+"""Enumeration of engine shapes, and feasibility rules: every rule has a name and gives its reason.
 
-A precision that is refused here, no engine of that name starts with.
+No serving engine starts with a precision that is refused here.
 
 Matrix units of the weights' own kind are always used (`costmodel.engine_arrays.compute_dtype`). Without them an engine
 needs kernels that expand narrow weights to 16 bit on the way (W8A16, W4A16):
@@ -55,7 +55,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Enumeration:
-    """Feasible shapes, and how many of which accelerator were dropped for which reason."""
+    """Feasible shapes, and how many were dropped by accelerator and reason."""
 
     shapes: tuple[Shape, ...]
     considered: int
@@ -69,7 +69,7 @@ RULES = (
     *("pipeline_has_layers", "drafts_run_there", "gpus_make_an_engine", "model_and_one_request_fit"),
     "limits_allow_an_engine",
 )
-"""Every feasibility rule, cheap ones first, and last the one that is no matter of physics but of supply."""
+"""Every feasibility rule, cheap ones first; the last one is about supply, not physics."""
 
 
 def refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]:
@@ -127,9 +127,9 @@ def _platform_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, st
 
 
 def usual_kv_dtype(engine: str, model: Transformer, weight_dtype: str) -> str:
-    """Precision of the KV cache where nobody states one: as the published checkpoint does, if the engine heeds it.
+    """Default precision of the KV cache: that of the published checkpoint, if the engine follows it.
 
-    Else, and where another checkpoint is served, 16 bit, unless the engine has no such kernel for the model.
+    Otherwise, or if another checkpoint is served, 16 bit, unless the engine has no such kernel for the model.
     """
     support = SUPPORT[engine]
     is_narrow = model.is_compressed and support.eight_bit_compressed
@@ -142,7 +142,7 @@ def _heeds_checkpoint(support: EngineSupport, model: Transformer, weight_dtype: 
 
 
 def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]:
-    """The model can be split so, evenly and over links that are fast enough.
+    """The model can be split evenly, over links that are fast enough.
 
     Heads and feed-forward widths are shared out evenly over tensor ranks; no block of quantised weights that shares a
     scale lies on two ranks. All-reduce runs twice a layer, so that a tensor-parallel group never leaves the GPUs that
@@ -201,7 +201,7 @@ def split_refused(model: Transformer, split: Parallelism, weight_dtype: str) -> 
 def _split_dimensions(
     group: LayerGroup, split: Parallelism, scale: WeightScale
 ) -> Iterator[tuple[Part, int, int, int]]:
-    """Of every matrix that is split: its part, the width that is, over how many ranks, and the block along it."""
+    """For every matrix that is split: its part, the width that is split, the ranks, and the block along it."""
     for matrix in group.matrices:
         if matrix.sharding is Sharding.ROW:
             yield matrix.part, matrix.k, split.tensor, scale.inputs
@@ -275,7 +275,7 @@ def memory_refused(model: Transformer, config: EngineConfig) -> str | None:
 
 
 def speculation_of(problem: Problem, tokens: int) -> Speculation | None:
-    """How an engine drafts so many tokens; None where it drafts none."""
+    """How an engine drafts this many tokens; None if it drafts none."""
     return replace(problem.speculation, tokens=tokens) if problem.speculation and tokens else None
 
 
@@ -297,12 +297,12 @@ def engine_config(problem: Problem, shape: Shape, role: Role, seqs: int, chunk: 
 
 
 def refusal(problem: Problem, shape: Shape) -> tuple[str, str] | None:
-    """First rule that refuses the shape, as (rule name, reason), or None if it can be."""
+    """The first rule that refuses the shape, as (rule name, reason); None if it is feasible."""
     return next(refusals(problem, shape), None)
 
 
 def candidates(problem: Problem, offer: int) -> Iterator[Shape]:
-    """Every shape of one offer, whether or not it can be: precisions in the order of their lists, then degrees."""
+    """Every shape of one offer, feasible or not: precisions in the order of their lists, then degrees."""
     space = problem.full_space
     degrees = (space.tensor_parallel, space.pipeline_parallel, space.expert_parallel, space.data_parallel)
     splits = [Parallelism(*split) for split in product(*degrees)]
@@ -314,8 +314,8 @@ def candidates(problem: Problem, offer: int) -> Iterator[Shape]:
 def enumerate_shapes(problem: Problem) -> Enumeration:
     """All feasible shapes in the order of offers and degrees, with a count of refusals by reason.
 
-    Where nothing but the supply of GPUs forbids every shape, the question is sound and its answer is that no fleet
-    exists: the shapes are kept, for the search to find which limit stands in the way.
+    If only the supply of GPUs forbids every shape, the input is valid and the answer is that no fleet exists. Then the
+    shapes are kept, so that the search finds which limit is the reason.
     """
     shapes: list[Shape] = []
     supply_refusals: list[Shape] = []
@@ -344,7 +344,7 @@ def block_tokens(engine: str, model: Transformer) -> int:
 def degree_refusals(
     model: Transformer, prefill: Parallelism | End, decode: Parallelism | End
 ) -> Iterator[tuple[str, str]]:
-    """NIXL's rules on the degrees of a prefill and a decode engine: those that refuse, with their reasons.
+    """NIXL's rules on the degrees of a prefill and a decode engine that refuse the pair, with their reasons.
 
     Ranks map onto each other, the larger tensor degree a multiple of the smaller. A decode rank reads from one prefill
     rank at least as wide: no larger prefill TP over replicated KV heads. Recurrent states are handed over rank by rank.
@@ -372,7 +372,7 @@ def degree_refusals(
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One end of a hand-over: all of an engine that the rules look at.
+    """One end of a hand-over: the properties of an engine that the rules depend on.
 
     attention: accelerator whose attention kernels it runs where no kernel serves all accelerators; else "".
     """
@@ -411,10 +411,10 @@ HAND_OVER_RULES = (
 
 
 def hand_over_refusals(problem: Problem, prefill: End, decode: End) -> Iterator[tuple[str, str]]:
-    """The rules on a prefill and a decode engine that hand over: those that refuse, with their reasons.
+    """Rules on hand-overs that refuse a prefill and a decode engine, with their reasons.
 
-    KV blocks are handed over as they are, have one layout within a family of accelerators and that of the attention
-    kernel; both ends serve one checkpoint; and the target has a connector for several pipeline stages.
+    KV blocks are handed over unchanged: both ends have one KV dtype, one family of accelerators, one attention kernel
+    and one checkpoint, and the target has a connector for several pipeline stages.
     """
     if prefill.kv_domain != decode.kv_domain:
         yield "kv_domains_agree", f"KV blocks of {prefill.kv_domain} and {decode.kv_domain} GPUs differ in layout"
@@ -445,10 +445,10 @@ def pair_refusal(problem: Problem, prefill: Shape, decode: Shape) -> str | None:
 
 
 def refused_pair(problem: Problem, prefill: End, decode: End) -> tuple[str, str] | None:
-    """First rule by which the two cannot talk, as (rule name, reason); None if they can."""
+    """The first rule that forbids a hand-over between the two, as (rule name, reason); None if it is possible."""
     return next(hand_over_refusals(problem, prefill, decode), None)
 
 
 def partners(problem: Problem, ends: Sequence[End]) -> dict[End, frozenset[End]]:
-    """Of each end, those that it can hand over to."""
+    """For each end, the ends that it can hand over to."""
     return {end: frozenset(partner for partner in ends if refused_pair(problem, end, partner) is None) for end in ends}

@@ -53,7 +53,7 @@ HOUSE = "house"
 
 
 def house_error(sentence: str, path: tuple[str | int, ...] = (), *, on_key: bool = False) -> PydanticCustomError:
-    """An error whose message is shown as it stands; path: to what is wrong within what is validated.
+    """An error whose message is shown unchanged; path: to the fault within the validated value.
 
     on_key: whether the key itself is at fault.
     """
@@ -62,7 +62,7 @@ def house_error(sentence: str, path: tuple[str | int, ...] = (), *, on_key: bool
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reader:
-    """Metadata of a field type: how it is read, or refused with an InputError, and how its JSON Schema looks."""
+    """Metadata of a field type: how a value is read, or refused with an InputError, and its JSON Schema."""
 
     read: Callable[[object], Any]
     schema: dict[str, Any]
@@ -84,7 +84,7 @@ class Reader:
 
 
 def read_cell(column: str, text: str, reader: Reader) -> Any:
-    """What a field type makes of a cell of a table, where numbers are texts; InputError names the column."""
+    """Read a cell of a table, where numbers are texts, as a field type; an InputError names the column."""
     value: int | float | str = text
     for kind in (float, int):
         with suppress(ValueError):
@@ -162,11 +162,11 @@ def share(
 
 
 LIKELY_PERCENT = 2.0
-"""From here on a number in the place of a share is a percentage that lacks its sign; 1.5 is just as likely a slip."""
+"""A number from here on, where a share belongs, is taken for a percentage without its sign; 1.5 may be a slip."""
 
 
 def _finite(value: object, accepts: Callable[[float], bool], label: str = "a number") -> float:
-    """A number; one in quotes only where it would be refused without them too, for a better reason.
+    """Read a number. A number in quotes is refused for that, unless it would be refused anyway, for a better reason.
 
     accepts: whether the number may stand here; label: what is wanted.
     """
@@ -310,11 +310,11 @@ class FileSection(BaseModel):
     forms: ClassVar[tuple[str, ...]] = ()
     """Keys of which exactly one must stand there, where a section has such."""
     other_names: ClassVar[Mapping[str, str]] = {}
-    """What to write in place of keys that people try and that resemble none of the right ones."""
+    """Hints for wrong keys that people try and that resemble no right one."""
 
     @classmethod
     def key_faults(cls, section: Mapping[str, Any]) -> Iterator[str]:
-        """What is wrong with the keys that have a value, whatever it is."""
+        """Faults of the keys that have a value, regardless of the values."""
         present = [name for name in cls.forms if name in section]
         if cls.forms and len(present) != 1:
             words = f"has {' and '.join(present)}" if present else "has none of them"
@@ -322,7 +322,7 @@ class FileSection(BaseModel):
 
     @classmethod
     def hint_for(cls, key: str) -> str:
-        """What may have been meant by a key that is not known: a near one, one of a section within, or any allowed."""
+        """The hint for an unknown key: a similar key, the section that the key belongs to, or all allowed keys."""
         if key in cls.other_names:
             return cls.other_names[key]
         fields = {field.alias or name: field for name, field in cls.model_fields.items()}
@@ -340,7 +340,7 @@ class FileSection(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _all_faults(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        """Faults of keys and of values at once; a known key without a value (commented out, say) is as good as none."""
+        """Faults of keys and of values at once; a known key without a value (commented out, say) counts as missing."""
         if isinstance(value, cls):
             return handler(value)
         names = {field.alias or key for key, field in cls.model_fields.items()}
@@ -377,7 +377,7 @@ T = TypeVar("T")
 
 
 def _all_at_once(value: object, handler: Callable[[Any], T], before: Iterable[tuple[Keys, PydanticCustomError]]) -> T:
-    """What the handler makes of a value; its faults and those that were there before in one error."""
+    """Validate a value; its faults and earlier ones are raised as one error."""
     faults: list[InitErrorDetails] = [{"type": error, "loc": path, "input": value} for path, error in before]
     try:
         result = handler(value)
@@ -405,7 +405,7 @@ S = TypeVar("S", bound=BaseModel)
 
 
 def sections_of(source: Source, faults: Iterable[Fault], kind: type[S]) -> S:
-    """A file as its sections; InputError with all its faults: those found already, and others at other places."""
+    """Read a file as its sections; an InputError has all faults: earlier ones, and those found at other places."""
     file, all_faults = sound_sections(source, faults, kind)
     if file is None or all_faults:
         raise InputError(source.render(all_faults))
@@ -415,7 +415,7 @@ def sections_of(source: Source, faults: Iterable[Fault], kind: type[S]) -> S:
 def sound_sections(
     source: Source, faults: Iterable[Fault], kind: type[S], context: object = None
 ) -> tuple[S | None, list[Fault]]:
-    """A file as its sections, None where these have faults, and all faults, for whoever goes on to look for more.
+    """Read a file as its sections (None if they have faults), with all faults, for callers that look for more.
 
     faults: found already, in whose places nothing else is looked for; context: what validation may look up.
     """
@@ -446,7 +446,7 @@ _TYPES = {
     **dict.fromkeys(("list", "tuple", "iterable"), "a list"),
     **dict.fromkeys(("model", "dict", "mapping", "dataclass"), "a mapping"),
 }
-"""What is wanted, by the first word of the validation library's name of an error."""
+"""What is expected, by the first word of the validation library's error type."""
 _SENTENCES = {
     "missing": "is missing",
     "extra_forbidden": "is not a known key",
@@ -457,7 +457,7 @@ _SENTENCES = {
     "greater_than": "{value} is not above {gt:g}",
     **dict.fromkeys(("enum", "literal_error"), "{value} is none of {expected}"),
 }
-"""What is said of a value, by that name."""
+"""Messages on a value, by error type."""
 
 
 def faults_of(error: ValidationError) -> list[Fault]:

@@ -41,7 +41,7 @@ def shown_path(path: str | os.PathLike[str]) -> str:
 
 
 MOST_FOLDERS = 255
-"""Folders in folders that a path may name; Python makes some five hundred at once, and then fails."""
+"""Deepest nesting of folders in a path; Python creates some five hundred at once, and then fails."""
 
 
 def check_name(path: str | os.PathLike[str]) -> None:
@@ -140,11 +140,11 @@ _SIGNATURES = (
     (b"\x7fELF", "a program"),
     (b"%PDF", "a PDF"),
 )
-"""First bytes of files that are no text, by which they are told."""
+"""First bytes by which common non-text files are recognized."""
 
 
 def kind_of_bytes(data: bytes) -> str:
-    """What a file is that is no UTF-8 text, by its first bytes; empty where they do not tell.
+    """The kind of a file that is not UTF-8 text, from its first bytes; empty if they do not tell.
 
     >>> kind_of_bytes(b"PAR1...."), kind_of_bytes(b"isl,osl")
     ('a Parquet file', '')
@@ -190,7 +190,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong: the path of keys to it, a sentence, and whether the key itself is at fault.
+    """A fault: the path of keys to it, a sentence, and whether the key itself is wrong.
 
     position: where it stands, if not where the path says (a key that stands twice).
     """
@@ -207,7 +207,7 @@ class Fault:
 
 
 def _first_faults(sentences: Sequence[str]) -> str:
-    """The first MAX_FAULTS of them one below the other, and how many more there are."""
+    """The first MAX_FAULTS faults, one per line, and how many more there are."""
     surplus = len(sentences) - MAX_FAULTS
     more = [f"and {plural(surplus, 'more fault')}"] if surplus > 0 else []
     return "\n".join([*sentences[:MAX_FAULTS], *more])
@@ -246,7 +246,7 @@ class Source:
         return next((self.values[prefix] for prefix in prefixes if prefix in self.values), None)
 
     def override_of(self, path: Keys) -> str | None:
-        """How the value at `path` was stated, where an override stated it or something in it that the file lacks."""
+        """The override that stated the value at `path`, or something in it that the file lacks."""
         above = (path[:length] for length in range(len(path), -1, -1))
         override = next((self.overridden[prefix] for prefix in above if prefix in self.overridden), None)
         if override is not None or path in self.values:
@@ -294,9 +294,9 @@ class Source:
 
 
 OURS = "pdplan."
-"""Begins the schema of every file that pdplan writes."""
+"""Prefix of the schema of every file that pdplan writes."""
 COMMANDS = {"plan": "pdplan report", "fleet": "pdplan evaluate", "workload": "pdplan optimize"}
-"""The first command that takes each of our files."""
+"""For each kind of our files, the first command that takes it."""
 
 
 def taken_by(kind: str, name: str) -> str:
@@ -309,7 +309,7 @@ def taken_by(kind: str, name: str) -> str:
 
 
 def check_kind(source: Source, label: str, schema: str = "") -> None:
-    """Raise InputError for another of our own files, a plan above all, of which every key would be a fault.
+    """Raise InputError for another kind of our own files, such as a plan, instead of a fault for every key.
 
     label: what is wanted; schema: that of such files, where they have one.
     """
@@ -360,7 +360,7 @@ LONGEST_HEADER = MIB
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The file that a sweep goes on from: a JSON line for each row; key: digest of all that its rows depend on.
+    """The file from which an interrupted sweep resumes: a JSON line per row; key: digest of all that rows depend on.
 
     Each line ends with a digest of itself and of the key, so that one that was damaged, changed or taken from elsewhere
     is refused.
@@ -379,7 +379,7 @@ class Journal:
         return json.dumps({"schema": JOURNAL_SCHEMA, "key": self.key}).encode() + b"\n"
 
     def begin(self) -> dict[int, dict[str, Any]]:
-        """Make the file, or cut off a last line that was not finished; the rows of those that were, by number.
+        """Make the file, or cut off an unfinished last line; return the finished rows by number.
 
         Raises InputError for a file that is no journal, for that of another sweep, and for a row that is damaged.
         """
@@ -401,7 +401,7 @@ class Journal:
         return rows
 
     def append(self, row: dict[str, Any]) -> None:
-        """Add a line; those before it stay whatever happens."""
+        """Append a line; earlier lines are never touched."""
         try:
             with self.path.open("ab", buffering=0) as file:
                 file.write(json.dumps({**row, DIGEST: self._digest(row)}).encode() + b"\n")

@@ -104,7 +104,7 @@ class StatedPool(FileSection):
 
 
 def _role_faults(pools: Any) -> Iterator[tuple[Keys, str]]:
-    """There is a pool at least, and prefill and decode pools are there together.
+    """There is at least one pool, and prefill and decode pools only occur together.
 
     Of an unknown role its own fault is enough: it may be the partner that seems to be missing.
     """

@@ -20,13 +20,13 @@ from .files import shipped_table
 from .sources import value_at
 
 LARGEST = 10**8
-"""No count in any config is larger; a typing slip is."""
+"""No count in any config is larger; a larger one is a typo."""
 WAY_OUT = "`pdplan models --from CONFIG -o my-model.yaml` writes what is understood, to be completed"
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What configs of a model_type leave unsaid, fields that they alone have, and where they write renamed ones.
+    """Defaults that configs of a model_type leave unstated, fields that only they have, and their names for others.
 
     section: what they leave unsaid besides where they are nested in another model's config.
     """
@@ -69,7 +69,7 @@ def notation() -> Mapping[str, Any]:
 
 
 def _spellings(field: str) -> Sequence[str]:
-    """The names under which configs write a field."""
+    """Names of a field in configs."""
     names: Sequence[str] = notation()["aliases"].get(field, (field,))
     return names
 
@@ -424,7 +424,7 @@ def _trained_length(fields: ConfigFields, name: str, rope: Mapping[str, Any]) ->
 
 
 def has_single_blocks(fields: ConfigFields) -> bool:
-    """Whether each layer is a mixer or a feed-forward, and not both."""
+    """Whether each layer is either a mixer or a feed-forward."""
     words = fields.get("layer_types")
     is_listed = isinstance(words, list) and bool({"moe", "mlp"} & set(map(str, words)))
     return is_listed or isinstance(fields.get("hybrid_override_pattern"), str)

@@ -153,7 +153,7 @@ def stated_problem(source: Source, faults: list[Fault], base: Path, name: str) -
 
 
 def _with_any_accelerator(source: Source, base: Path) -> Source:
-    """Put names in the place of the one word `any` among the accelerators; the file's own items keep their places."""
+    """Replace the word `any` among the accelerators by names; the file's own items keep their places."""
     sections = source.value if isinstance(source.value, dict) else {}
     entries = sections.get("accelerators")
     entries = entries if isinstance(entries, list) else [entries]
@@ -175,7 +175,7 @@ def _with_any_accelerator(source: Source, base: Path) -> Source:
 
 
 def _catalog(value: Any, base: Path) -> tuple[AcceleratorCatalog, list[Fault]]:
-    """Return the catalog, with the user's file and quotes over it if these can be read."""
+    """Return the catalog, overlaid with the user's file and quotes if these can be read."""
     sections = value if isinstance(value, dict) else {}
     overlay, prices, faults = sections.get("catalog"), sections.get("prices"), []
     catalog = load_catalog()
@@ -259,7 +259,7 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
 
 
 def _cache_tier(section: CacheTierSection | None) -> CacheTier | None:
-    """The tier below GPU memory; one without room is none."""
+    """The tier below GPU memory; None if it has no capacity."""
     if section is None or section.capacity_per_gpu == 0.0:
         return None
     return CacheTier(section.capacity_per_gpu, section.bandwidth, section.latency, section.shared)
@@ -288,7 +288,7 @@ def _slos(items: Sequence[SloClass]) -> tuple[Slo, ...]:
 
 
 def _offer(file: WorkloadFile, entry: AcceleratorSection, accelerator: Accelerator) -> Offer:
-    """What is on offer of an accelerator; of GPUs that are owned, power and hosting are what they cost still."""
+    """The offer of an accelerator; owned GPUs cost only power and hosting."""
     node_size = entry.node_size or accelerator.node_size
     one_node = accelerator.scale_up_size == accelerator.node_size
     here = replace(
@@ -321,11 +321,11 @@ def _link(section: LinkSection | None, link: Link) -> Link:
 
 
 _NUMBERS = re.compile(r"\d+")
-"""What tells GPUs of one family apart in their names: A100-40 and A100-80."""
+"""Numbers distinguish GPUs of one family by name: A100-40 and A100-80."""
 SHORT_FOR = {"model": "name", "search": "preset", "objective": "goal"}
 """Sections of which a word is short for a mapping, with the key that the word is the value of, as in `schema`."""
 SHOWN_OVERRIDE = 60
-"""Characters of an override that a message repeats."""
+"""Most characters of an override that a message repeats."""
 
 
 def override(source: Source, overrides: Mapping[str, Any]) -> Source:
@@ -357,9 +357,9 @@ def override(source: Source, overrides: Mapping[str, Any]) -> Source:
 
 
 def set_value(value: Any, keys: Sequence[str], new_value: Any, where: str) -> Keys:
-    """Set what stands below a value at keys, and return its path; where: what changes it, in messages.
+    """Set the item at `keys` within a value, and return its path; where: the origin of the change, for messages.
 
-    What a word is short for (`search: standard`, or `- H100` in a list) stands in its place if something in it is set.
+    A word that is short for a mapping (`search: standard`, or `- H100` in a list) is expanded if a key in it is set.
     """
     path: list[str | int] = []
     above: Any = {"": value}
@@ -379,7 +379,7 @@ def set_value(value: Any, keys: Sequence[str], new_value: Any, where: str) -> Ke
 
 
 def place_in(items: list[Any], key: str, key_path: str) -> int:
-    """Where in a list an item stands that is told by its name or number."""
+    """Index of a list item that is given by its name or number."""
     if re.fullmatch("[0-9]{1,9}", key) and int(key) < len(items):
         return int(key)
     labels = ((at, item.get("name") if isinstance(item, dict) else item) for at, item in enumerate(items))
@@ -469,7 +469,7 @@ def _workload_echo(section: WorkloadSection, workload: Workload) -> dict[str, An
 
 
 def _lengths_source(lengths: LengthsSection | None) -> str:
-    """Where the lengths came from: in the user's words, or the name of the file."""
+    """The source of the lengths: in the user's words, or the name of the file."""
     if lengths is None:
         return "sessions"
     if lengths.source is not None:
@@ -547,5 +547,5 @@ def workload_yaml_text(mapping: Mapping[str, Any], name: str, model: str, notes:
 
 
 def _text(text: str) -> str:
-    """A JSON text is a YAML text too, whatever is in it."""
+    """Quote a text; every JSON string is also a YAML string."""
     return json.dumps(text, ensure_ascii=False)

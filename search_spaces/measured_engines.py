@@ -57,7 +57,7 @@ QUANTIZED_SUFFIX = re.compile(
 TUNED_SUFFIX = re.compile(r"([-_](instruct|it|chat|hf|base|preview|thinking|\d{4}|v0\.\d|exp))+$")
 MAKER_PREFIX = re.compile(r"^(meta|nvidia)[-_]|^moe_")
 ROOMY = 10**7
-"""A context that nothing reaches [token]: the benchmark ran, so its engine accepted the lengths."""
+"""A context longer than any request [token]: the benchmark ran, so its engine accepted the lengths."""
 USUAL_SEQS = 1024
 """Requests for which a measured engine keeps logits: vLLM's default on large GPUs; no row states it."""
 
@@ -197,7 +197,7 @@ USUAL_CONCURRENCY = 8.0
 
 @dataclass(frozen=True, slots=True)
 class MeasuredDeployment:
-    """One row made concrete: engines, load per deployment, and what had to be assumed.
+    """The engines and the load of one row, and what had to be assumed.
 
     token_budget: most prompt tokens in a step [token]; looks: decode steps from one look at the queue to the next [1];
     concurrency: of one engine where colocated, of all workers where not; fits: requests that one (decode) worker's
@@ -243,7 +243,7 @@ class Batch:
 def deployments_of(
     rows: Iterable[Row], catalog: AcceleratorCatalog, models: Path | None
 ) -> tuple[list[MeasuredDeployment], list[Refused]]:
-    """What can be predicted, and for every other serving row why not."""
+    """Deployments that can be predicted, and for every other serving row the reason why not."""
     deployments: list[MeasuredDeployment] = []
     refusals: list[Refused] = []
     model_of = cache(lambda name: measured_model(name, models))
@@ -359,7 +359,7 @@ def engine_of_word(word: str) -> tuple[str, str]:
 
 
 def _assumptions(row: MeasuredRun) -> Iterator[str]:
-    """What a row does not say of its load, or says twice, and how that is taken."""
+    """Assumptions about a load that a row leaves open or states twice."""
     if row.precision:
         used = (row.gemm_dtype, row.moe_dtype)
         try:

@@ -92,7 +92,7 @@ class RowFlags:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """A time over the requests of a run [s]: its mean and quantiles."""
+    """A latency over the requests of a run [s]: its mean and quantiles."""
 
     mean: float | None = None
     p50: float | None = None

@@ -1,16 +1,15 @@
-"""The problem that workload.yaml states, in one canonical form: names resolved, units SI, defaults filled in.
+"""The planning problem in canonical form: names resolved, SI units, defaults filled in; targets; recorded requests.
 
-With it stands what a plan is deployed to, as far as that limits which plans there can be: engines, routers and
-hand-overs. How the files of a target are written is the affair of `reports.deploy`; what its programs cannot do belongs
-to the search, which otherwise finds fleets that nothing can run. Sources: the routers' own help texts and configuration
+Deployment targets are part of it as far as they restrict plans: engines, routers and hand-overs. `reports.deploy`
+writes the files of a target; what its programs cannot do belongs to the search, which would otherwise find fleets that
+nothing can run. Sources: the routers' own help texts and configuration
 schemas (HAProxy before colocated engines, vllm-router 0.1.17, sglang_router 0.3.2, the global router of Dynamo 1.6.1,
 llm-d's endpoint picker, `trtllm-serve disaggregated` 1.3.0rc29); `kv_connector_protocols` of the ai-dynamo 1.6.1 wheel.
 
-Requests as a trace recorded them stand here too: the simulation draws stretches of them, and the formulas ask how they
-bunch. Waves of requests, pauses and lengths that come together are in no coefficient of variation. The arrivals of one
-pause and one wave have that of a process whose gaps are drawn each by itself and that is far burstier within seconds,
-and far calmer within minutes. So where there is a trace the simulation takes its requests, and the formulas, which know
-one number only, take the dispersion of its counts over the time that a request may take.
+Recorded requests of a trace are used as they came, because a coefficient of variation knows nothing of waves, pauses
+and lengths that come together: one wave and one pause have the same coefficient as independent gaps that are far
+burstier within seconds and far calmer within minutes. So the simulation draws stretches of the recording, and the
+formulas, which know a single number, take the dispersion of its counts over the time that a request may take.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ from .files import Fault, Source, shipped_table
 
 MICROSECONDS = 1e6
 LEAST_RECORDED, MOST_RECORDED = 1_000, 20_000
-"""Requests of a trace that tells of waves at all, assumed; and those that are kept of a longer one."""
+"""Least requests of a trace that can show waves (assumed), and most that are kept of a longer trace."""
 LARGEST_RECORDED = 3 * 8 * (MOST_RECORDED + MOST_RECORDED // 10)
-"""Bytes of a packed one at most: stretches have some more or less than MOST_RECORDED requests."""
+"""Largest packed recording [byte]: stretches have somewhat more or fewer than MOST_RECORDED requests."""
 PARTS_RECORDED = 20
-"""Stretches of equal length, at equal distances, that are kept of a longer one."""
+"""Number of equally long, equally spaced stretches that are kept of a longer trace."""
 STRETCHES = 10
-"""Stretches of mean length that a recording has."""
+"""Mean length of a drawn stretch: the recording divided by this."""
 LEAST_WINDOWS, LEAST_COUNT = 20, 10.0
-"""Windows that a dispersion is of, and mean arrivals in one, at least: in shorter ones any process is like Poisson."""
+"""Least number of windows of a dispersion, and of mean arrivals in one: in short ones any process looks Poisson."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,9 +123,9 @@ class Recorded:
 
 
 def unpacked(source: str, of: int, too_long: int, span: float, packed: str) -> Recorded:
-    """What `Recorded.echo` wrote: rows of gaps [us], ISL and OSL as 64-bit numbers, compressed by zlib, in base64.
+    """Read what `Recorded.echo` wrote: rows of gaps [us], ISL and OSL as 64-bit numbers, compressed by zlib, in base64.
 
-    Raises InputError where that is not what stands there.
+    Raises InputError for anything else.
     """
     try:
         reader = zlib.decompressobj()
@@ -143,7 +142,7 @@ def unpacked(source: str, of: int, too_long: int, span: float, packed: str) -> R
 
 
 def whole_limit(limits: Mapping[Metric, FloatArray | float], osl: FloatArray | float) -> FloatArray:
-    """The time that the limits of whole requests leave requests of these lengths [s]; infinity without any.
+    """The tightest limit on the whole request, for requests of these lengths [s]; infinity if there is none.
 
     limits: by metric [s], those of other scopes do not matter; osl (...,) [token].
 
@@ -155,7 +154,7 @@ def whole_limit(limits: Mapping[Metric, FloatArray | float], osl: FloatArray | f
 
 
 def over_tokens(metric: Metric, osl: FloatArray | float) -> FloatArray:
-    """Over how many tokens a metric of whole requests takes the time of those of these lengths [token]."""
+    """Tokens by which a metric of whole requests divides their time, for these lengths [token]."""
     return np.asarray(osl if METRICS[metric].per_token else np.ones(np.shape(osl)), dtype=np.float64)
 
 
@@ -195,13 +194,13 @@ class Billing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """An accelerator as it can be had here: price of one GPU [$/h] and how many there are (None: any number).
+    """An accelerator on offer: price of one GPU [$/h], and how many can be rented (None: any number).
 
-    owned: GPUs of it that are paid for already, beside those of `inventory`; owned_usd_per_hour: what one of them costs
-    still, power and hosting. A fleet takes these first.
-    quote: the price of the catalog that `usd_per_hour` is; None where the user stated it.
-    alias: how the user wrote the name if it leaves open what the catalog's says, such as A100 for A100-80; else empty.
-    tier_usd_per_hour: what the KV cache tier beside each GPU costs, owned or not.
+    owned: GPUs that are paid for already, in addition to `inventory`; owned_usd_per_hour: the running cost of one,
+    power and hosting. A fleet uses these first.
+    quote: the catalog price that `usd_per_hour` is; None if the user stated the price.
+    alias: the name as the user wrote it, if it is ambiguous, such as A100 for A100-80; else empty.
+    tier_usd_per_hour: cost of the KV cache tier beside each GPU, owned or not.
     """
 
     accelerator: Accelerator
@@ -216,18 +215,18 @@ class Offer:
 
     @property
     def stock(self) -> float:
-        """GPUs that can be had, owned and rented; infinite where any number can."""
+        """GPUs available, owned and rented; infinite if any number is."""
         return math.inf if self.inventory is None else self.owned + self.inventory
 
     @property
     def least_usd_per_hour(self) -> float:
-        """What the cheapest GPU costs with its share of the KV cache tier, an owned one where there are any [$/h]."""
+        """Price of the cheapest GPU with its share of the KV cache tier: an owned one if there are any [$/h]."""
         owned, rented = self.in_use
         return min(owned, rented) if self.owned else rented
 
     @property
     def in_use(self) -> tuple[float, float]:
-        """What an owned and what a rented GPU costs, each with its share of the KV cache tier [$/h]."""
+        """Prices of an owned and of a rented GPU, each with its share of the KV cache tier [$/h]."""
         return self.owned_usd_per_hour + self.tier_usd_per_hour, self.usd_per_hour + self.tier_usd_per_hour
 
 
@@ -261,7 +260,7 @@ class Goal(StrEnum):
 
 
 DEFAULT_VOLUME_RANGE = 4.0
-"""Greatest volume over the least, where only the least is stated."""
+"""Largest volume over the least, if only the least is stated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,10 +277,10 @@ class Objective:
 
 
 class Routing(StrEnum):
-    """How requests are spread over pools: any share of a length anywhere, or each length whole to one pool.
+    """How requests are spread over pools: any share of a length to any pool, or each length to a single pool.
 
-    A gateway that knows thresholds of the prompt length only sends each length to one pool of a stage, and each pool
-    gets a range of neighbouring lengths.
+    A gateway that only knows thresholds of the prompt length sends each length to one pool of a stage, so that each
+    pool gets a range of neighboring lengths.
     """
 
     FRACTIONAL = "fractional"
@@ -289,9 +288,9 @@ class Routing(StrEnum):
 
 
 class Balancing(StrEnum):
-    """Which engine of a pool a gateway sends a request to: that with least prompt tokens to compute, or least requests.
+    """The engine of a pool that gets a request: the one with the fewest prompt tokens to compute, or fewest requests.
 
-    Tokens are of prompts alone: a decode engine gets the next request if it has fewest either way.
+    Only prompt tokens count: among decode engines it is the one with the fewest requests either way.
     """
 
     LEAST_TOKENS = "least-tokens"
@@ -307,7 +306,7 @@ class Pools(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PoolLimit:
-    """A limit on the pools of a fleet: those of each role, times the weight of the role, sum to `most` at most."""
+    """A limit on the pools of a fleet: the sum over roles of pools x weight is at most `most`."""
 
     name: str
     most: int
@@ -316,10 +315,10 @@ class PoolLimit:
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """Most pools that a router can tell apart: colocated ones, or else prefill and decode ones, so many of each.
+    """The most pools that a router can tell apart: `colocated` ones, or `apart` prefill and decode ones each.
 
-    No router sends some requests to colocated engines and others to prefill engines. One that knows but one pool of a
-    role of some kind of fleet is all said by linear limits; any of several routers is not (`allows`).
+    No router sends some requests to colocated engines and others to prefill engines. A router that knows a single pool
+    per role in one kind of fleet is fully described by linear limits (`limits`); others are not (`allows`).
     """
 
     colocated: int
@@ -334,7 +333,7 @@ class Gateway:
 
     @property
     def limits(self) -> tuple[PoolLimit, ...]:
-        """The same as limits on pools, prefill pools leaving no room for colocated ones; none where that cannot be."""
+        """The same as linear limits on pools, as prefill pools exclude colocated ones; empty if impossible."""
         if min(self.colocated, self.apart) > 1:
             return ()
         kinds = {Role.COLOCATED: self.apart, Role.PREFILL: self.colocated}
@@ -365,7 +364,7 @@ class Constraints:
     counting: Gateway | None = None
 
     def balancing_of(self, roles: Collection[Role]) -> Balancing:
-        """How a router chooses an engine of a fleet with pools of these roles: by requests, where none counts tokens.
+        """How a router balances a fleet with pools of these roles: by requests, if no router can count tokens.
 
         >>> Constraints(counting=Gateway(colocated=1, apart=1)).balancing_of([Role.COLOCATED, Role.COLOCATED]).value
         'least-requests'
@@ -375,7 +374,7 @@ class Constraints:
 
     @property
     def lifted(self) -> Constraints:
-        """The same with all the money, power, GPUs and pools one could wish for."""
+        """The constraints without limits on budget, power, GPUs and pools."""
         return replace(self, budget=None, power=None, max_gpus=None, max_pools=None, gateway=None)
 
     @property
@@ -397,18 +396,19 @@ class Constraints:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Everything `optimizer` needs, and `inputs`, the JSON-ready echo of what the user wrote, for the plan file.
+    """A planning problem: everything that `optimizer` needs.
 
-    `recorded` holds the requests of a trace where these are simulated and no random ones.
+    `inputs` is the JSON-ready echo of the workload file, for the plan file.
+    `recorded` holds the requests of a trace if these are simulated instead of random ones.
     `source` is the file that it was read from, if any: later stages name its lines when they refuse a value.
-    `base` is the folder from which files that a scenario of it names are looked up.
+    `base` is the folder of the files that a scenario names.
 
-    `weight_dtype` and `kv_dtype` are those of the model section; the search space may allow others besides or instead.
-    `speculation` says how tokens are drafted where the search space drafts any.
-    `confidence` is the probability of the interval of step times whose slow end is planned on; 0: expected times.
+    `weight_dtype` and `kv_dtype` are those of the model section; the search space may allow others.
+    `speculation` says how tokens are drafted, if the search space drafts any.
+    `confidence`: plan for the slow end of the step-time interval of this probability; 0: for expected times.
     `engine` names the serving engine ("vllm", "sglang", "trtllm") whose scheduler and overheads are modeled;
-    `target` names what the plan has to run on, None: anything;
-    `engine_changes` is what the user's catalog file says of its host times.
+    `target` names the deployment target that must run the plan, None: any;
+    `engine_changes` are host times from the user's catalog file.
     """
 
     name: str
@@ -436,7 +436,7 @@ class Problem:
 
     @property
     def full_space(self) -> SearchSpace:
-        """The search space with nothing left to the model section."""
+        """The search space with the defaults of the model section filled in."""
         space = self.space
         return replace(
             space,
@@ -446,14 +446,14 @@ class Problem:
         )
 
     def refusal(self, faults: Sequence[Fault]) -> InputError:
-        """All faults as one error: each with its line where the problem was read from a file, else with its key."""
+        """All faults as one error: with lines if the problem was read from a file, else with keys."""
         if self.source is not None:
             return InputError(self.source.render(faults))
         return InputError("; ".join(fault.told() for fault in faults))
 
 
 MANY: Final = 8
-"""Pools of a role, where the router can tell them apart: more are never worth their trouble (assumed)."""
+"""Most pools of a role, if the router can tell them apart: more are not worth the effort (assumed)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,15 +490,15 @@ class Target:
         return Gateway(MANY if Role.COLOCATED in self.parts else 1, MANY if Role.PREFILL in self.parts else 1)
 
     def balancing(self, plan_balancing: Balancing, *, prefixes: bool) -> Balancing:
-        """How its router chooses an engine: as planned, where it can; prefixes: whether the plan counts on them.
+        """How its router balances: as planned, if it can; prefixes: whether the plan relies on prefix hits.
 
-        A router that knows which prefixes workers hold counts the blocks of prompts, where there are prefixes.
+        A router that knows the prefixes of its workers counts prompt blocks, if there are prefixes.
         """
         counts_blocks = self.workers and prefixes
         return plan_balancing if counts_blocks or self.counts is Balancing.LEAST_TOKENS else self.counts
 
     def limits(self, constraints: Constraints, classes: int, *, prefixes: bool) -> Constraints:
-        """The limits on a fleet that it is to run, for so many SLO classes: its router goes before what is stated."""
+        """The constraints of a fleet for this target and this many SLO classes: its router overrides the stated."""
         apart = constraints.pools is Pools.PER_CLASS and classes > 1
         tokens = Balancing.LEAST_TOKENS
         routers = self.routers or (self,)
@@ -512,7 +512,7 @@ class Target:
         )
 
     def space(self, full_space: SearchSpace, constraints: Constraints, classes: int) -> SearchSpace:
-        """The search space without roles that it could not run: no router tells classes apart for prefill pools."""
+        """The search space without roles that the target cannot run: no router knows classes for prefill pools."""
         apart = constraints.pools is Pools.PER_CLASS and classes > 1 and Role.COLOCATED in full_space.roles
         return replace(full_space, roles=(Role.COLOCATED,)) if apart else full_space
 
@@ -522,7 +522,7 @@ TARGETS: Final = TypeAdapter(tuple[Target, ...]).validate_python(shipped_table("
 
 
 def undeployed(accelerator: Accelerator) -> str:
-    """That no target writes files for an accelerator; empty where one does."""
+    """Says that no target deploys an accelerator; empty if one does."""
     vendors = frozenset[str]().union(*(target.vendors for target in TARGETS))
     if accelerator.vendor in vendors:
         return ""
@@ -544,7 +544,7 @@ def target_of(name: str) -> Target:
 
 
 def any_target(engine: str) -> Target:
-    """What at least one of the targets that run an engine can do, as the abilities of a single one.
+    """The abilities of all targets of an engine together, as one target.
 
     stage_by_stage: the engine, if it hands over from pipelines where a router tells several pools of a role apart.
 

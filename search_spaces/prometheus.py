@@ -29,11 +29,11 @@ from .trace_reader import TRACE_NAMES
 from .trace_summary import workload_block
 
 ROUNDED = 1e-9
-"""Difference of a limit and the end of a bucket [1] that comes from writing them down."""
+"""Relative difference of a limit and a bucket bound that is only rounding [1]."""
 
 
 class EngineSeries(StrEnum):
-    """What is read of an engine; the names that vLLM and SGLang have for it are in `NAMES`."""
+    """Metrics that are read; `NAMES` has the names that vLLM and SGLang use."""
 
     TTFT = "TTFT"
     TPOT = "TPOT"
@@ -44,12 +44,12 @@ class EngineSeries(StrEnum):
 
 
 NAMES = {series: TRACE_NAMES["metrics"][series.name] for series in EngineSeries}
-"""What vLLM and SGLang call them; the first that has observations counts."""
+"""Their names in vLLM and SGLang; the first with observations counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Observations of one histogram, all series together.
+    """A histogram, summed over all series.
 
     time: ends of the steps [s since 1970]; bounds: upper ends of the buckets [unit of the metric], the last infinite;
     counts: observations by step and bucket; sum: of all observations, 0 where its series is not in the file.
@@ -67,7 +67,7 @@ class Histogram:
         return float(self.counts.sum())
 
     def share_within(self, limit: float) -> tuple[float, float]:
-        """Least and largest share of the observations that are not above a limit: its own bucket may be on either side.
+        """Least and largest share of observations within a limit: those in its own bucket may be on either side.
 
         >>> seen = Histogram("", np.array([60.0]), np.array([0.5, 1.0, np.inf]), np.array([[90.0, 8.0, 2.0]]))
         >>> seen.share_within(1.0), seen.share_within(0.8)

@@ -216,7 +216,7 @@ class MixedSteps:
 
     @property
     def most(self) -> float:
-        """What prompts add to one step of a decode at most: no end of them where they go first [s]."""
+        """The most that prompts add to one step of a decode; unbounded where prompts go first [s]."""
         return max(self.full - self.base, 1e-12) if self.carried else np.inf
 
     @property

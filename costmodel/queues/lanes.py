@@ -40,7 +40,7 @@ def lockstep_excess(step: FloatArray, weight: FloatArray, busy: float, lanes: fl
 
 
 def any_busy(busy: float, lanes: float) -> float:
-    """Chance that an engine has a step under way, each lane of which is busy for so much of the time [1]."""
+    """Chance that an engine has a step in progress, if each lane is busy for this share of the time [1]."""
     return float(1.0 - (1.0 - min(busy, 1.0)) ** lanes)
 
 

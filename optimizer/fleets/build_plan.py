@@ -79,7 +79,7 @@ NO_FLEET: dict[str, Any] = {
     "classes": [],
     "routing": [],
 }
-"""The fields of a plan without a fleet."""
+"""Fields of a plan that has no fleet."""
 
 
 MEANING = {
@@ -148,9 +148,9 @@ def typical_load(instance: Instance, pool: FleetPool, state: PoolState) -> tuple
 
 
 def operating_point(instance: Instance, pool: FleetPool, state: PoolState, binding: Resource) -> OperatingPoint:
-    """Describe the typical step of a pool; binding is the resource that gives out first.
+    """Describe the typical step of a pool; `binding` is the resource that runs out first.
 
-    Steps are as much slower than the expected ones as those that are planned on.
+    Step times are those that the plan is made for: expected ones, or slower ones where a confidence is stated.
     """
     problem, config = instance.problem, pool_config(instance, pool)
     engines = engine_arrays(problem.model, [config], instance.policy.overhead)
@@ -203,7 +203,7 @@ def plan_transfers(instance: Instance, fleet: Fleet, volume: float) -> list[Tran
 
 
 def plan_prefix_cache(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> PrefixCache | None:
-    """What the prompts find, over all pools that compute them; None where they have nothing in common."""
+    """Prefix hits over all pools that compute prompts; None where prompts share nothing."""
     flows, load = instance.flows, instance.problem.workload
     if load.prefix_hit_share == 0.0:
         return None
@@ -308,7 +308,7 @@ def provenance(instance: Instance, search: dict[str, Any], run: RunInfo) -> Prov
 
 
 def owned_remarks(problem: Problem, gpus: IntArray) -> list[str]:
-    """Of which GPU types a fleet takes owned ones, and how many it rents beside them; gpus (offers,)."""
+    """Sentences on owned GPUs: how many the fleet uses of each type, and how many it rents besides; gpus (offers,)."""
     remarks = []
     for offer, count in zip(problem.offers, gpus.tolist(), strict=True):
         rented_gpus, price = max(count - offer.owned, 0), f"at {dollars(offer.owned_usd_per_hour)}/h per GPU"
@@ -406,7 +406,7 @@ def build_plan(  # noqa: PLR0917
 
 
 def binding(constraint: str, where: str, used: float, limit: float, unit: str, sentence: str) -> Binding:  # noqa: PLR0917
-    """A limit with its slack, the share of it that is left; where nothing is allowed, how much too much there is."""
+    """A limit with its slack: the share of it that is unused. Where the limit is 0, the slack is minus the excess."""
     slack = 1.0 - used / limit if limit else -used
     return Binding(
         constraint=constraint, where=where, used=used, limit=limit, unit=unit, slack=slack, sentence=sentence
@@ -414,7 +414,7 @@ def binding(constraint: str, where: str, used: float, limit: float, unit: str, s
 
 
 def amount(value: float, unit: str) -> str:
-    """A quantity of a limit in words, never rounded so far that two different ones read the same.
+    """A quantity of a limit in words, rounded so little that two different quantities never read the same.
 
     >>> amount(1001.0, "GPU"), amount(99.7, "$/h"), amount(40.0, "W"), amount(3.0, "1")
     ('1,001 GPUs', '$99.70/h', '0.04 kW', '3')
@@ -431,7 +431,7 @@ def amount(value: float, unit: str) -> str:
 
 
 def more_load(load: float) -> str:
-    """How much a load is above the planned one, which is 1: less than one per cent is said with a decimal place.
+    """By how much a load is above the planned load of 1; below one percent it has a decimal place.
 
     >>> more_load(1.003), more_load(1.218)
     ('0.3 %', '22 %')
@@ -442,7 +442,7 @@ def more_load(load: float) -> str:
 def pool_binding(pool: FleetPool, headroom: PoolHeadroom, prompt_time: float = 0.0) -> Binding:
     """How close a pool is to the load at which an SLO breaks; prompt_time: share of the time with a prompt [1].
 
-    Prompts that wait share steps, so that may be nearly all of the time long before the load is all that there can be.
+    Waiting prompts share steps, so prompts may fill nearly all of the time long before the pool is at its capacity.
     """
     share = 1.0 / headroom.load if headroom.load > 0.0 else float("inf")
     shared = f" (prompts that wait are batched, so its prompt time of {percentage(prompt_time, 1)} grows by less)"
@@ -465,9 +465,9 @@ def attainment_binding(name: str, miss_share: float, miss_limit: float, source: 
 
 
 def with_latencies(plan: Plan, latencies: Sequence[ClassLatencies]) -> Plan:
-    """A plan by formula with the shares and latencies of its classes as simulated, and the limits that follow.
+    """A plan by formula that takes the attainment and latencies of its classes from the simulation.
 
-    Latencies of several classes together stay by formula.
+    The limits on classes follow from these. Latencies over all classes together stay those of the formula.
     """
     classes = []
     for item, row in zip(plan.classes, latencies, strict=True):
@@ -507,7 +507,7 @@ LIMIT_UNITS: Final = {"budget": "$/h", "max_gpus": "GPU", "power": "W", "max_poo
 
 
 def fleet_bindings(instance: Instance, cost: float, gpus: IntArray) -> list[Binding]:
-    """Inventory, power, GPU count and budget of a fleet against their limits, whether it keeps them or not."""
+    """Inventory, power, GPU count and budget of a fleet against their limits, kept or exceeded."""
     problem, budget = instance.problem, instance.problem.constraints.budget
     rows = [(name, float(gpus @ weight), most) for name, most, weight in gpu_limits(problem)]
     rows += [] if budget is None else [("budget", cost, budget)]

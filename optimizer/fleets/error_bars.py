@@ -32,13 +32,13 @@ MODES: Final[dict[Literal["colocated", "disaggregated"], frozenset[Role]]] = {
     "colocated": frozenset({Role.COLOCATED}),
     "disaggregated": frozenset({Role.PREFILL, Role.DECODE}),
 }
-"""Ways of serving, by the roles that each needs."""
+"""Ways to serve (colocated, disaggregated), and the roles that each needs."""
 
 ERRORS = ("ttft_median_abs", "ttft_bias", "tpot_median_abs", "tpot_bias")
 """Errors on record, relative; in the catalog in percent."""
 
 ANALYTIC = "Latencies and attainment are analytic; the plan has not been simulated."
-"""First of the assumptions of a plan by formula."""
+"""The first assumption that a plan by formula states."""
 GRANTED = {
     FractionOf.TOTAL: "of GPU memory",
     FractionOf.STARTUP: "of the GPU memory that start-up leaves for weights and KV cache",
@@ -60,7 +60,7 @@ OTHER_ROUTERS = "Routers that tell several pools of a role apart are least-reque
 
 
 def step_errors(instance: Instance) -> list[StepError]:
-    """The intervals of every accelerator that can run an engine, as in plan files; of several precisions the widest."""
+    """Error intervals of each accelerator that can run an engine, for the plan file: the widest over precisions."""
     widest: dict[str, tuple[float, StepError]] = {}
     for config in shape_configs(instance):
         accelerator, intervals = config.accelerator, step_intervals(instance.problem, config)
@@ -81,7 +81,7 @@ def goal_quantile(goal: float) -> int:
 
 
 def class_error_bars(instance: Instance, fleet: Fleet, volume: float) -> list[ErrorBars]:
-    """Each class with all steps at the quick and at the slow end of their 90 % interval; the routing is unchanged."""
+    """Each class with all steps at the fast and at the slow end of their 90 % interval, with unchanged routing."""
     quick, slow = (evaluate(at_quantile(instance, end), fleet, volume) for end in ENDS)
     return bars_between(instance, quick.classes, slow.classes, stable=slow.stable)
 
@@ -89,7 +89,7 @@ def class_error_bars(instance: Instance, fleet: Fleet, volume: float) -> list[Er
 def bars_between(
     instance: Instance, quick: Sequence[ClassLatencies], slow: Sequence[ClassLatencies], *, stable: bool
 ) -> list[ErrorBars]:
-    """The error bars of each class from both ends; stable: whether the fleet keeps up at the slow one."""
+    """The error bars of each class from both ends; stable: whether the fleet keeps up at the slow end."""
     ends = zip(instance.problem.slos, quick, slow, strict=True)
     return [_class_bars(slo.attainment, slo.limits, *pair, stable=stable) for slo, *pair in ends]
 
@@ -141,14 +141,14 @@ def accuracy_records(problem: Problem) -> list[AccuracyRecord]:
 
 
 def price_remarks(problem: Problem, offers: Iterable[int] | None = None) -> list[str]:
-    """What a buyer has to know of prices that are no quotes on demand; offers: those that matter, default: all."""
+    """What a buyer must know of prices that are not on-demand quotes; offers: those that matter, all by default."""
     relevant_offers = problem.offers if offers is None else [problem.offers[number] for number in offers]
     remarks = [offer.quote.remark(offer.accelerator.name) for offer in relevant_offers if offer.quote is not None]
     return [remark for remark in (*remarks, _two_price_lists(problem)) if remark]
 
 
 def _two_price_lists(problem: Problem) -> str:
-    """That the user's file of quotes prices some of the GPUs on offer and the catalog the others; empty if not so."""
+    """Says that the user's quotes price some of the GPUs on offer and the catalog the others; empty otherwise."""
     if not is_quotes_file(str(problem.inputs.get("prices"))):
         return ""
     quotes = {offer.accelerator.name: offer.quote for offer in problem.offers if offer.quote is not None}
@@ -158,9 +158,9 @@ def _two_price_lists(problem: Problem) -> str:
 
 
 def hardware_remarks(problem: Problem, offers: Iterable[int] | None = None) -> list[str]:
-    """What a buyer has to know of accelerators: how a name is read, figures assumed or never measured, targets lacking.
+    """What a buyer must know of accelerators: how a name is read, assumed or unmeasured figures, missing targets.
 
-    offers: those that matter, default: all.
+    offers: those that matter, all by default.
     """
     relevant_offers = problem.offers if offers is None else [problem.offers[number] for number in offers]
     remarks = []
@@ -177,7 +177,7 @@ def hardware_remarks(problem: Problem, offers: Iterable[int] | None = None) -> l
 
 
 def assumptions(instance: Instance) -> list[str]:
-    """What the predictions take for granted, stated with the numbers in force."""
+    """The assumptions behind the predictions, with the numbers in force."""
     problem, policy, memory = instance.problem, instance.policy, load_engine_memory(instance.problem.engine)
     overhead, limits = policy.overhead, problem.constraints
     sentences = [
@@ -214,7 +214,7 @@ def assumptions(instance: Instance) -> list[str]:
 
 
 def limits_by_use(problem: Problem) -> list[str]:
-    """What the limits count where whole nodes are billed; nothing where none is stated that could count otherwise."""
+    """What the limits count where whole nodes are billed; empty where no stated limit could be read in two ways."""
     by_node = [offer for offer in problem.offers if offer.billing is Billing.NODE]
     limits = problem.constraints
     limit_values = [limits.power, limits.max_gpus, *(offer.inventory for offer in by_node)]
@@ -228,7 +228,7 @@ def limits_by_use(problem: Problem) -> list[str]:
 
 
 def _acceptance(speculation: Speculation) -> str:
-    """How many drafted tokens are accepted, which the text decides and no error bar covers."""
+    """How many drafted tokens are accepted: this depends on the text, and no error bar covers it."""
     shares = join_words([percentage(share) for share in speculation.acceptance])
     last = " and later ones" if len(speculation.acceptance) == 1 else ""
     position = "position" if len(speculation.acceptance) == 1 else "positions, in order"
@@ -239,7 +239,7 @@ def _acceptance(speculation: Speculation) -> str:
 
 
 def _prefix_hits(problem: Problem) -> str:
-    """What prompts find in prefix caches, and when."""
+    """The prefix hits that are assumed, and when prefixes are used again."""
     load = problem.workload
     if load.sessions is not None:
         return "A turn finds the prompt of the turn before while its replica keeps that; answers are computed again."
@@ -250,7 +250,7 @@ def _prefix_hits(problem: Problem) -> str:
 
 
 def _cache_tier(tier: CacheTier, usd: float) -> str:
-    """What the KV cache tier is, and what it costs for each GPU [$/h]."""
+    """The KV cache tier, and its price per GPU [$/h]."""
     owner = "all replicas of a pool share" if tier.shared else "each replica has for itself"
     return (
         f"KV of all prompts is copied to {tier.capacity / GIGA:.3g} GB per GPU that {owner}, and read from there at "
@@ -260,7 +260,7 @@ def _cache_tier(tier: CacheTier, usd: float) -> str:
 
 
 def _arrivals(problem: Problem) -> list[str]:
-    """How requests come, unless they are Poisson."""
+    """The arrival process, unless it is Poisson."""
     recording, variation = problem.recorded, problem.workload.burstiness
     if recording is None:
         return [f"Arrivals are independent with a coefficient of variation of {variation:g}."] * (variation != 1.0)
@@ -274,9 +274,9 @@ def _arrivals(problem: Problem) -> list[str]:
 
 
 def fleet_assumptions(instance: Instance, fleet: Fleet) -> list[str]:
-    """What the predictions of one fleet take for granted: its data ranks, and precisions that change the answers.
+    """Assumptions on one fleet: its data-parallel ranks, and precisions that change the model's answers.
 
-    Also that of the KV cache, where the checkpoint is why it is no 16 bit.
+    The precision of the KV cache is named too where the checkpoint is the reason that it is not 16 bit.
     """
     problem, model = instance.problem, instance.problem.model
     sentences = []

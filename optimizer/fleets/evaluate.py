@@ -30,17 +30,17 @@ from .pool import PoolState, pool_state
 from .purchase import fleet_cost, hand_over_mix
 
 SLICES = 32
-"""Slices of the time of a whole request, over which the share of its later tokens is summed."""
+"""Slices of the time of a whole request, over which the distribution of its decode time is summed."""
 NEGLIGIBLE_SHARE = 1e-12
-"""Share of the requests that end in such a slice up to which it is skipped [1]."""
+"""A slice in which no larger share of the requests ends is skipped [1]."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What a fleet is predicted to deliver with its pools in these states; worked out as far as it is asked for.
+    """What a fleet delivers, by formula, with its pools in these states; each field is computed on first use.
 
-    Who is late: late_first, late_later, full (flows,): share of each flow's requests that miss because the first token
-    is too late, because later tokens are by any metric of them, or because no slot or KV memory is free [1].
+    late_first, late_later, full (flows,): share of each flow's requests that miss their SLO because the first token is
+    late, because later tokens are late by any metric, or because no batch slot or KV memory is free [1].
     """
 
     instance: Instance
@@ -78,7 +78,7 @@ class Evaluation:
         """Share of each flow that takes longer than `time` (..., flows) [s], most of it for its first or later tokens.
 
         P(F + G > t), F the TTFT and G = (OSL - 1) TPOT, taken as independent: over slices of what G leaves of t, with
-        edges at t (k / SLICES)^2, narrow where little is left. Who takes no time for later tokens leaves all.
+        edges at t (k / SLICES)^2, narrow where little is left. A request without later tokens leaves all of t.
         """
         finite = np.isfinite(time)
         if not finite.any():
@@ -98,7 +98,7 @@ class Evaluation:
 
     @cached_property
     def late_whole(self) -> tuple[FloatArray, FloatArray]:
-        """Share of each flow that takes too long as a whole, by its first token and by its later ones (flows,) [1]."""
+        """Share of each flow that takes too long as a whole, due to its first token and to later ones, (flows,) [1]."""
         return self._late_whole(self.instance.flows.whole)
 
     @cached_property
@@ -112,7 +112,7 @@ class Evaluation:
         return self._late(Scope.LATER, self.late_whole[1])
 
     def _late(self, scope: Scope, late: FloatArray) -> FloatArray:
-        """Share of each flow that exceeds a limit of this scope, or is `late` (flows,); late twice is late once."""
+        """Share of each flow that is `late` or exceeds a limit of this scope, (flows,): the largest of these shares."""
         for metric, limit in self.instance.flows.limits.items():
             if METRICS[metric].scope is scope:
                 late = np.maximum(late, self.exceeds(metric, limit * (1.0 + METRICS[metric].rounding)))
@@ -127,7 +127,7 @@ class Evaluation:
 
     @cached_property
     def flow_attainment(self) -> FloatArray:
-        """Share of each flow's requests within all their SLOs, (flows,) [1]; none in a fleet that falls behind."""
+        """Share of each flow's requests within all their SLOs, (flows,) [1]; 0 in a fleet that falls behind."""
         if not self.stable:
             return np.zeros(self.instance.flows.isl.size)
         return np.clip(1.0 - self.late_first - self.late_later - self.full, 0.0, 1.0)
@@ -152,8 +152,8 @@ class Evaluation:
     def goal_share(self) -> float:
         """Share of its goal that the worst class reaches [1]; 0 for a fleet that falls behind.
 
-        From 1 on the fleet holds, but for rounding. Of one that misses by its later tokens alone the share is that of
-        these, whatever its TTFT.
+        At 1 or more the fleet meets its goals, but for rounding. If only later tokens make it miss, the share counts
+        these alone, whatever the TTFT.
         """
         if not self.stable:
             return 0.0
@@ -176,7 +176,7 @@ class Evaluation:
         return self.quantiles(Metric.TPOT)
 
     def quantiles(self, metric: Metric) -> FloatArray:
-        """The same of any metric, by bisection; 0 of a class with no request that has it.
+        """Quantiles of any metric, by bisection; 0 for a class whose requests do not have it.
 
         A single class is all requests: rows that are alike are looked at once.
         """
@@ -218,7 +218,7 @@ class Evaluation:
 
 
 def evaluate(instance: Instance, fleet: Fleet, loads: FloatArray | float = 1.0) -> Evaluation:
-    """What a fleet delivers when each pool gets `loads` (pools,) times the demand that is routed to it."""
+    """Evaluate a fleet whose pools each get `loads` (pools,) times the demand that is routed to them."""
     pool_loads = np.broadcast_to(np.asarray(loads, dtype=np.float64), len(fleet.pools))
     pairs = zip(fleet.pools, pool_loads, strict=True)
     return Evaluation(instance, fleet, tuple(pool_state(instance, pool, float(load)) for pool, load in pairs))
@@ -259,7 +259,7 @@ def card_use(instance: Instance, pool: FleetPool, rate: FloatArray) -> float:
 
 
 def replicas_at(instance: Instance, fleet: Fleet, volume: float, least: int = 1) -> IntArray:
-    """Fewest replicas of each pool that keep every goal at `volume` times the demand; all of them where none do."""
+    """Fewest replicas of each pool that meet every goal at `volume` times the demand; all replicas if none do."""
     replicas = tuple(pool.replicas for pool in fleet.pools)
     if not holds_at(instance, fleet, volume):
         return np.array(replicas)
@@ -272,7 +272,7 @@ def replicas_at(instance: Instance, fleet: Fleet, volume: float, least: int = 1)
 
 
 def promise(instance: Instance, fleet: Fleet, volume: float = 1.0) -> float:
-    """Share of its goal that the worst class reaches by formula at `volume` times the demand [1]."""
+    """Share of its goal that the worst class reaches, by formula, at `volume` times the demand [1]."""
     return float((evaluate(instance, fleet, volume).attainment / class_goals(instance)).min())
 
 
@@ -283,7 +283,7 @@ def goodput_volume(instance: Instance, fleet: Fleet) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PoolHeadroom:
-    """One pool: `load` times its present load is the most that keeps every goal; `resource` gives out first."""
+    """Headroom of one pool: it meets every goal up to `load` times its present load; `resource` runs out first."""
 
     load: float
     resource: Resource
@@ -292,7 +292,7 @@ class PoolHeadroom:
 def pool_headroom(
     instance: Instance, fleet: Fleet, index: int, volume: float = 1.0, *, others: float = 1.0
 ) -> PoolHeadroom:
-    """Raise the load of one pool until a goal breaks; others: share of their loads that the other pools keep [1]."""
+    """Raise the load of one pool until a goal is missed; others: share of their loads that the other pools get [1]."""
 
     def loads(factor: float) -> FloatArray:
         return np.where(np.arange(len(fleet.pools)) == index, volume * factor, volume * others)
@@ -306,7 +306,7 @@ def pool_headroom(
 def _first_to_give(
     instance: Instance, fleet: Fleet, index: int, before: Evaluation | None, after: Evaluation
 ) -> Resource:
-    """The resource behind the reason that grows most between two loads of a pool, or from nothing to the second."""
+    """The resource whose share of misses grows most between two loads of a pool, or from none to the second."""
 
     def grown(reason: str) -> float:
         more = getattr(after, reason) - (0.0 if before is None else getattr(before, reason))
@@ -324,7 +324,7 @@ def _first_to_give(
 
 
 def utilization(instance: Instance, pool: FleetPool, state: PoolState) -> dict[str, float]:
-    """Busy share of what a pool has: prompt servers, request slots, KV memory, network cards [1]."""
+    """Utilization of each resource of a pool: prompt servers, request slots, KV memory, network cards [1]."""
     tables = instance.tables
     used: dict[Resource, float] = {}
     if pool.role is not Role.DECODE:
@@ -346,11 +346,11 @@ def _class_shares(instance: Instance) -> FloatArray:
 FIRST_FORMULAS: Mapping[Metric, Callable[[Ttft, FloatArray], FloatArray]] = MappingProxyType(
     {Metric.TTFT: Ttft.exceeds}
 )
-"""P(metric > limit) of requests, from (TTFT of the pool, limit), by metric of the first token."""
+"""By metric of the first token: P(metric > limit), from (TTFT of the pool, limit)."""
 LATER_FORMULAS: Mapping[Metric, Callable[[Steps, FloatArray, FloatArray], FloatArray]] = MappingProxyType(
     {Metric.TPOT: lambda steps, limit, _: steps.exceeds(limit), Metric.ITL_P99: Steps.tail_exceeds}
 )
-"""The same of requests of so many gaps, from (steps of the pool, limit, gaps), by metric of later tokens."""
+"""By metric of later tokens: P(metric > limit), from (decode steps of the pool, limit, gaps per request)."""
 
 
 @dataclass(frozen=True, slots=True)

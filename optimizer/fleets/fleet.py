@@ -12,12 +12,12 @@ from costmodel.engine import Role
 from optimizer.plans.records import ROUNDING
 
 MOST_ROUNDS, MOST_MIX = 5_000, 1e12
-"""Rounds after which what has not settled is taken to have no end: shares of hand-overs, a batch (it settles by a
-factor of its own in each round, mostly in ten to twenty). Factor beyond which shares cannot be had [1]."""
+"""Rounds of a fixed point (shares of hand-overs, a batch) before it counts as divergent; most need ten to twenty.
+And the factor beyond which shares of hand-overs cannot be reached [1]."""
 
 
 TRACE_OF_A_ROUTE = 1e-12
-"""Share by which a pool takes over flows that no pool left serves, so that none is lost."""
+"""Weight with which a pool takes over flows that no remaining pool serves, so that none is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def even_mix(talks: BoolArray, sent: FloatArray, intake: FloatArray) -> FloatArr
 
 
 def gets_whole(fleet: Fleet) -> bool:
-    """Whether each pool gets flows whole or not at all."""
+    """Whether no flow is split between pools of one stage."""
     return all(np.all(np.minimum(pool.route, np.abs(1.0 - pool.route)) < ROUNDING) for pool in fleet.pools)
 
 
@@ -90,7 +90,7 @@ def with_replicas(fleet: Fleet, index: int, replicas: int) -> Fleet:
 
 
 def without_pool(fleet: Fleet, index: int) -> Fleet | None:
-    """The fleet with one pool less, its flows to the others in proportion; None if no role can take them over."""
+    """The fleet without one pool, its flows spread over the others in proportion; None if no pool can take them."""
     rest = [pool for number, pool in enumerate(fleet.pools) if number != index]
     roles = {pool.role for pool in rest}
     if not rest or (Role.PREFILL in roles) != (Role.DECODE in roles):
@@ -99,7 +99,7 @@ def without_pool(fleet: Fleet, index: int) -> Fleet | None:
 
 
 def shared_out(pools: Sequence[FleetPool], weights: Sequence[FloatArray]) -> Fleet:
-    """Pools that serve every flow in proportion to their weights (flows,), as many tokens handed over as taken."""
+    """Pools that serve every flow in proportion to their weights (flows,), with hand-overs balanced."""
     pairs = list(zip(pools, weights, strict=True))
     nothing = np.zeros_like(weights[0])
     first = sum((weight for pool, weight in pairs if pool.role is not Role.DECODE), nothing)

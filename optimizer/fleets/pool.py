@@ -50,18 +50,18 @@ from search_spaces.problem import Balancing
 from .fleet import MOST_ROUNDS, FleetPool
 
 KEPT = 6000
-"""States that are kept, and mean engines: searches come back to a pool and its load again and again, scenarios share
-most of them, and pools that differ in their batch limit alone share a mean engine."""
+"""Sizes of the caches of pool states and of mean engines. Searches evaluate the same pool and load many times,
+scenarios share most of them, and pools that differ only in their batch limit share a mean engine."""
 
 SETTLED = 1e-9
-"""Relative change of a batch from one round of its fixed point to the next at which it has settled [1]."""
+"""Relative change of a batch between rounds of its fixed point below which it has converged [1]."""
 
 PACE = 0.5
 """Share of the time that the SLO permits which requests are expected to take, where their steps are not known [1];
 assumed."""
 
 NOTHING = 1e-9
-"""Requests per second that stand for none, so that a pool which nothing is sent to has a state too [1/s]."""
+"""Arrival rate that stands for zero, so that a pool without requests has a state too [1/s]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class PoolState:
 
 @dataclass(frozen=True)
 class _Engines:
-    """The engines of a pool and their requests (flows,) [1/s]; `key`: all that there is to what is worked out."""
+    """The engines of a pool and their requests (flows,) [1/s]; `key`: of all that the state depends on."""
 
     key: tuple[object, ...]
     instance: Instance = field(compare=False)
@@ -211,14 +211,14 @@ class _Engines:
         return max(mean, 1e-300)
 
     def whatever_limit(self) -> _Engines:
-        """What engines share that differ in their batch limit alone; hardly any requests stand for none."""
+        """The engines with a key that ignores their batch limit; NOTHING stands for a rate of zero."""
         rate = self.rate if self.rate.any() else self.flows.share * NOTHING
         alike = self.tables.alike, self.flows.alike, self.pool.shape, self.pool.chunk, self.pool.replicas
         return replace(self, key=(*alike, rate.tobytes()), rate=rate)
 
 
 def pool_state(instance: Instance, pool: FleetPool, volume: float) -> PoolState:
-    """The state of a pool at `volume` times the demand routed to it; of prices and limits, it depends on none."""
+    """The state of a pool at `volume` times the demand routed to it; it depends neither on prices nor on limits."""
     rate = instance.flows.rate * pool.route * volume
     alike = instance.tables.alike, instance.flows.alike, instance.problem.kv_cache_tier
     key = *alike, *_settings(pool), rate.tobytes(), _spread(instance)
@@ -226,12 +226,12 @@ def pool_state(instance: Instance, pool: FleetPool, volume: float) -> PoolState:
 
 
 def _spread(instance: Instance) -> bool:
-    """Whether the turns of a session come to any replica: the router does not know what they have computed."""
+    """Whether the turns of a session may go to any replica, because the router does not know what each has cached."""
     return instance.problem.constraints.balancing is Balancing.LEAST_REQUESTS
 
 
 def pool_key(pool: FleetPool) -> tuple[object, ...]:
-    """What two pools share that run alike: role, settings, replicas and routing."""
+    """A key that is equal for two pools that run alike: role, settings, replicas and routing."""
     return *_settings(pool), np.round(pool.route, 9).tobytes()
 
 
@@ -255,7 +255,7 @@ def _state(engines: _Engines) -> PoolState:
 
 
 def _busy_share(engines: _Engines, reuse: Reuse) -> float:
-    """Load while one standard deviation more sessions than the mean are under way, over the mean load [1].
+    """Load with one standard deviation more sessions in progress than the mean, over the mean load [1].
 
     Sessions come at random, so a Poisson number M of them is under way, and stays where it is for as long as they last,
     which is far longer than any queue: 1 + 1 / sqrt(M), M = rate x (pause + answer) by Little's law. A request that
@@ -268,10 +268,10 @@ def _busy_share(engines: _Engines, reuse: Reuse) -> float:
 
 
 def _with_prefix_cache(engines: _Engines, state_of: Callable[[_Engines], PoolState]) -> PoolState:
-    """The state in which requests find what the memory beside them keeps.
+    """The state in which the hit rate and the memory left for the prefix cache agree.
 
-    Fewer hits are more prompts under way, which leave less memory. From all hits on downwards, each round ends at or
-    above the most hits that sustain themselves.
+    Fewer hits mean more prompts in progress, which leave less memory to the cache. The rounds start from all hits and
+    come down; each ends at or above the largest hit rate that sustains itself.
     """
     flows = engines.flows
     assert flows.reuse is not None  # noqa: S101 - the caller looked
@@ -293,9 +293,9 @@ def _with_prefix_cache(engines: _Engines, state_of: Callable[[_Engines], PoolSta
 
 
 def prefix_keeps(instance: Instance, pool: FleetPool, state: PoolState) -> float:
-    """How long a prompt that nobody uses stays in the prefix cache of a pool [s].
+    """How long an unused prompt stays in the prefix cache of a pool [s].
 
-    Where the workload does not say when a prefix is used again, as if that were at once.
+    Where the workload does not say when a prefix is used again, it counts as used again at once.
     """
     flows = instance.flows
     if flows.reuse is not None or not state.stable:
@@ -305,7 +305,7 @@ def prefix_keeps(instance: Instance, pool: FleetPool, state: PoolState) -> float
 
 
 def _prefix_cache(engines: _Engines, state: PoolState, reuse: Reuse) -> Cached:
-    """What the KV memory finds that requests leave: those that decode, and prompts, half computed on average.
+    """Hits in the KV memory that running requests leave free: those that decode, and prompts, on average half computed.
 
     Behind a least-requests router the turns of a session come to any replica. A prefill engine is done with a
     prompt before the answer begins, which takes PACE of what the SLO permits.
@@ -326,7 +326,7 @@ def _prefix_cache(engines: _Engines, state: PoolState, reuse: Reuse) -> Cached:
 
 
 def _answer(engines: _Engines, state: PoolState) -> float:
-    """Mean time from the end of a prompt to its answer's; where others decode, PACE of what the SLO permits [s]."""
+    """Mean time from the end of a prompt to that of its answer; where others decode, PACE of the SLO [s]."""
     flows = engines.flows
     if engines.pool.role is Role.PREFILL:
         return PACE * float(engines.weight @ (flows.osl * flows.tpot))
@@ -334,7 +334,7 @@ def _answer(engines: _Engines, state: PoolState) -> float:
 
 
 def _tier_reads(engines: _Engines, state: PoolState, memory: Cached, tier: CacheTier) -> TierReads:
-    """What requests read of the tier below GPU memory; memory: what they find in that.
+    """What requests read from the tier below GPU memory; memory: their hits in GPU memory.
 
     A prompt is there once computed, whoever decodes, so the time until its next use begins with the answer. Where
     replicas share the tier it is one cache of all their capacity, and the router does not matter.
@@ -365,7 +365,7 @@ def _tier_reads(engines: _Engines, state: PoolState, memory: Cached, tier: Cache
 
 
 def _overloaded(rate: FloatArray) -> PoolState:
-    """A pool that falls behind: everything takes a million seconds."""
+    """The state of a pool that falls behind: every wait is a million seconds."""
     endless, nothing = np.full(rate.size, 1e6), np.zeros(rate.size)
     steps = Steps(1e6, 1e6, DecodeTime(nothing, nothing, nothing + 1.0), 0.0, nothing + 1e6)
     return PoolState(rate, endless_wait(np.inf), endless, steps, np.inf, 1.0, np.inf, stable=False)
@@ -439,7 +439,7 @@ def _decode_state(engines: _Engines) -> PoolState:
 
 
 def _company_of_requests(engines: _Engines, running: float, base: float) -> tuple[FloatArray, float]:
-    """By how much the steps that requests of each flow meet are longer, (flows,) [s], and their standard deviation [s].
+    """By how much the steps of a request are longer than the mean step, (flows,) [s], and their standard deviation [s].
 
     Beside N others on average a request runs itself, and bursts bring more: (ca2 - 1) / 2, which the router spreads
     over the c engines. It evens out the number of requests, of variance q N / c (q the peakedness), not the KV of each.
@@ -461,7 +461,7 @@ def _company_of_requests(engines: _Engines, running: float, base: float) -> tupl
 
 @dataclass(frozen=True)
 class _Mean:
-    """The mean colocated engine, whatever the batch limit (of `engines`, it says nothing).
+    """The mean colocated engine, before any batch limit.
 
     running: requests in it [1]; busy: share of time in which a lane has a prompt [1]; attention: KV reads of the batch
     [s]; step: mean step [s].
@@ -519,7 +519,7 @@ class _Mean:
 
     @cached_property
     def mixed_engine(self) -> MixedEngine:
-        """Prompts beside decodes, as often as they find engines busy."""
+        """Prompts beside decodes, at the chance that they find the engines busy."""
         wait = self.queue[0]
         return _mixed_engine(self.engines, self, wait.utilization, wait.chance)
 
@@ -555,7 +555,7 @@ def _colocated_state(engines: _Engines) -> PoolState:
 
 @lru_cache(maxsize=KEPT)
 def _mean_engine(engines: _Engines) -> _Mean | None:
-    """Fixed point of t = (b + a) / (1 - P) with a = t sum rate osl slope; None where there is none."""
+    """Fixed point of t = (b + a) / (1 - P) with a = t sum rate osl slope; None if it does not exist."""
     per_engine, stages, ranks, work = engines.per_engine, engines.stages, engines.ranks, engines.work
     read_share, most, tokens = float(work @ engines.slope), float(engines.tables.seqs[-1]), float(work.sum())
     running, busy, attention = 1.0, 0.0, 0.0

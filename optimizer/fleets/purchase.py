@@ -1,4 +1,4 @@
-"""What is bought for a fleet: its engine configs, GPUs, their price, and the limits that all of it must keep.
+"""What a fleet buys: its engine configs, its GPUs and their price, and the limits on the whole fleet.
 
 Also whether its pools can hand over to one another, and the same fleet with fewer engines.
 """
@@ -20,18 +20,18 @@ from search_spaces.problem import Billing, Pools, Problem, Routing, any_target
 from .fleet import Fleet, FleetPool, Named, even_mix, gets_whole, with_replicas, without_pool
 
 UNMATCHED = TOLERANCE / 2.0
-"""Share of what a pool sends or takes in that may find no partner before a routing counts as impossible [1]."""
+"""A routing is impossible if a larger share of what a pool sends or takes in finds no partner [1]."""
 
 
 SHORT_PROMPTS = 2.0 * NOTABLE
-"""Share of the prompts that may be so short that a prefill step has no seat for as many as fill it [1]."""
+"""Share of the prompts that may be so short that a prefill step runs out of seats before its budget is full [1]."""
 
 INVENTORY = "inventory "
-"""Before the name of a GPU type, the name of the limit on how many of it can be had."""
+"""Prefix of the name of an inventory limit; the GPU type follows."""
 
 
 def pool_config(instance: Instance, pool: FleetPool) -> EngineConfig:
-    """The engine config of a pool, scheduler limits filled in; a decode step has room for every request's tokens."""
+    """The engine config of a pool with its scheduler limits; a decode step has room for the tokens of every request."""
     tables = instance.tables
     seqs, budget = int(tables.seqs[pool.seqs]), int(tables.chunks[pool.chunk])
     budget = max(budget, int(tables.verified[pool.shape]) * seqs) if pool.role is Role.DECODE else budget
@@ -41,8 +41,8 @@ def pool_config(instance: Instance, pool: FleetPool) -> EngineConfig:
 def prefill_seqs(instance: Instance, shape: int, chunk: int) -> int:
     """Index of the batch limit of a prefill engine: seats for the prompts that fill a step in every stage and rank.
 
-    The formulas take steps to be limited by their token budget alone; a seat that is not taken costs nothing but the
-    memory that engines lay aside for it, of which the longest request must be left what it needs.
+    The formulas assume that the token budget alone limits a step. An unused seat costs only the memory that engines
+    reserve for it; enough must be left for the longest request.
     """
     flows, tables = instance.flows, instance.tables
     order = np.argsort(flows.new_tokens)
@@ -61,7 +61,7 @@ def hand_over_mix(instance: Instance, fleet: Fleet) -> FloatArray:
 
 
 def can_hand_over(instance: Instance, fleet: Fleet) -> bool:
-    """Whether the pools can hand over to one another all that the routing has them send and take in."""
+    """Whether the pools can hand over all that the routing makes them send and take in."""
     mix = hand_over_mix(instance, fleet)
     if (mix == 1.0).all():
         return True
@@ -88,7 +88,7 @@ def with_names(instance: Instance, pools: list[FleetPool]) -> tuple[FleetPool, .
 
 
 def owned_and_rented(problem: Problem, gpus: FloatArray | IntArray) -> tuple[FloatArray, FloatArray]:
-    """GPUs of each offer that so many in use are paid for as: owned ones, and beyond these rented, each (..., offers).
+    """How many of the GPUs in use are owned and how many are rented beyond these, each (..., offers).
 
     Where whole nodes are rented, their GPUs are used before the owned ones.
     """
@@ -101,7 +101,7 @@ def owned_and_rented(problem: Problem, gpus: FloatArray | IntArray) -> tuple[Flo
 
 
 def paid_gpus(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
-    """GPUs of each offer that so many in use are paid for, (..., offers)."""
+    """GPUs of each offer that are paid for when so many are in use (whole nodes where billed), (..., offers)."""
     return np.asarray(sum(owned_and_rented(problem, gpus)))
 
 
@@ -118,9 +118,9 @@ def gpu_cost(problem: Problem, gpus: FloatArray | IntArray) -> FloatArray:
 
 
 def gpu_limits(problem: Problem) -> list[tuple[str, float, FloatArray]]:
-    """Limits on the GPUs of a fleet: name, the most, and what a GPU of each offer takes of it, (offers,).
+    """Limits on the GPUs of a fleet: name, the limit, and what one GPU of each offer uses of it, (offers,).
 
-    Inventory [GPU], power [W] and max_gpus [GPU]; the budget is none, as whole nodes may be billed.
+    Inventory [GPU], power [W] and max_gpus [GPU]. The budget is not among them, as whole nodes may be billed.
     """
     offers, limits, one_each = problem.offers, problem.constraints, np.eye(len(problem.offers))
     rows = [
@@ -136,7 +136,7 @@ def gpu_limits(problem: Problem) -> list[tuple[str, float, FloatArray]]:
 
 
 def within_limits(problem: Problem, gpus: FloatArray | IntArray) -> BoolArray:
-    """Whether so many GPUs of each offer, (..., offers), keep inventory, budget, power and the limit on all GPUs."""
+    """Whether so many GPUs of each offer, (..., offers), are within the inventory, budget, power and max_gpus."""
     good, budget = np.ones(gpus.shape[:-1], dtype=np.bool_), problem.constraints.budget
     for _, most, weight in gpu_limits(problem):
         good &= gpus @ weight <= most * (1.0 + 1e-9)
@@ -167,30 +167,30 @@ def fleet_cost(instance: Instance, fleet: Fleet) -> float:
 
 
 def keeps_limits(instance: Instance, fleet: Fleet) -> bool:
-    """Whether a fleet keeps all limits on the whole of it: those on its GPUs and on the number of pools."""
+    """Whether a fleet is within every limit on its GPUs and on the number of its pools."""
     fits = instance.problem.constraints.fits(pool.role for pool in fleet.pools)
     return fits and bool(within_limits(instance.problem, fleet_gpus(instance, fleet)))
 
 
 def classes_apart(problem: Problem) -> bool:
-    """Whether no pool may serve two SLO classes, and there are two."""
+    """Whether there are several SLO classes, and each must have pools of its own."""
     return problem.constraints.pools is Pools.PER_CLASS and len(problem.slos) > 1
 
 
 def no_staged_prefill(problem: Problem) -> bool:
-    """Whether no target takes hand-overs from pipelines behind a router of several pools of a role.
+    """Whether no target supports hand-overs from pipelines behind a router that knows several pools of a role.
 
-    For a target that is stated, the pairs that can hand over say so.
+    For a stated target, the rules on pairs (`hand_over`) cover this.
     """
     is_free = problem.constraints.gateway is None
     return not is_free and problem.target is None and problem.engine not in any_target(problem.engine).stage_by_stage
 
 
 def allowed(instance: Instance, fleet: Fleet) -> bool:
-    """Whether all limits on the whole fleet allow it, and its gateway can route as it does.
+    """Whether a fleet is within every limit on the whole fleet, and its gateway can route as it does.
 
-    Classes stay apart that must, a router of thresholds sends every flow whole to one pool, and pipelines hand over
-    where a router knows their pool.
+    SLO classes stay apart where they must; a router of thresholds sends every flow whole to one pool; and pipelines
+    hand over only where a router supports it.
     """
     problem, slo = instance.problem, instance.flows.slo
     apart = not classes_apart(problem) or all(np.unique(slo[pool.route > ROUNDING]).size <= 1 for pool in fleet.pools)
@@ -202,7 +202,7 @@ def allowed(instance: Instance, fleet: Fleet) -> bool:
 
 
 def fewer_replicas(instance: Instance, fleet: Fleet, step: int) -> list[Named]:
-    """The fleet with `step` replicas fewer in one pool, cheapest first; an empty pool gives its flows up."""
+    """Fleets with `step` replicas fewer in one pool, cheapest first; a pool without replicas passes its flows on."""
     fleets: list[Named] = []
     for index, pool in enumerate(fleet.pools):
         less: Fleet | None = None

@@ -1,4 +1,4 @@
-"""Where an answer changes: between two numbers, two loads, or numbers of replicas, by bisection."""
+"""Bisection: where an answer changes between two numbers, loads or numbers of replicas."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from optimizer.plans.records import ALIKE, ROUNDING
 def fewest_replicas(
     replicas: Sequence[int], prices: Sequence[float], holds: Callable[[tuple[int, ...]], bool], least: int = 1
 ) -> tuple[int, ...]:
-    """Fewest replicas of each pool with which a fleet holds, `least` at least, from some with which it does.
+    """Fewest replicas of each pool, at least `least`, with which a fleet holds; it must hold as it is.
 
-    Pool after pool, the dearest first by `prices`, gives up what it can; the others stay as they are by then.
+    The pools give up replicas one after the other, the dearest by `prices` first.
     """
     counts = tuple(replicas)
 
@@ -30,7 +30,7 @@ def fewest_replicas(
 
 
 def bisection(low: int, high: int, good: Callable[[int], bool]) -> tuple[int, int]:
-    """The last number that is good and the first that is not, between `low`, which is, and `high`, which is not."""
+    """The last good and the first bad whole number between `low`, which is good, and `high`, which is bad."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if good(middle) else (low, middle)
@@ -45,10 +45,10 @@ def boundary(
     *,
     ends: tuple[float, float] = (ROUNDING, 1e9),
 ) -> tuple[float, float]:
-    """A multiple of a load that is good (0: none is) and one that is not, apart by at most `tolerance` (relative).
+    """A good multiple of a load (0: none is good) and a bad one above it, at most `tolerance` apart (relative).
 
-    start: multiple that is tried first; step: factor to the second; it is squared from step to step, up to 2. ends:
-    multiples from which on no smaller and no larger ones are tried.
+    start: the multiple tried first; step: factor to the second one, squared from step to step, up to 2; ends: the least
+    and the largest multiple that are tried.
     """
     low, high = start, start * step
     if good(start):
@@ -68,5 +68,5 @@ def boundary(
 
 
 def largest_load(good: Callable[[float], bool], most: float = 1e9) -> float:
-    """Largest multiple of a load that is still good, `most` at most; 0 if none is."""
+    """Largest good multiple of a load, up to `most`; 0 if none is good."""
     return min(boundary(good, ALIKE / 2.0, ends=(ROUNDING, most))[0], most)

@@ -1,4 +1,4 @@
-"""What a search may take: its time, who is told of its progress, how much it simulates and tunes."""
+"""The effort of a search: its time limit, its progress messages, how much it simulates and tunes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enum import StrEnum
 from optimizer.plans.records import QUICK_CANDIDATES
 
 Late = Callable[[], bool]
-"""Whether the time that a user gave is up: loops that could take long ask, and end with what they have."""
+"""Whether the user's time limit has passed. Long loops ask, and end with what they have."""
 
 
 LEAST_TIME = 0.05
@@ -19,21 +19,21 @@ LEAST_TIME = 0.05
 
 
 Progress = Callable[[str, float], None]
-"""Told that a stage begins, and the share of the work that is done [1]."""
+"""Called when a stage begins, with its label and the share of the work that is done [1]."""
 
 
 def never() -> bool:
-    """Where nobody waits, there is always time."""
+    """Never late: for searches without a time limit."""
     return False
 
 
 def silent(label: str, fraction: float = 0.0) -> None:
-    """Progress that nobody follows, as of a search within a stage."""
+    """Ignores progress, such as that of a search within a stage."""
 
 
 @dataclass(slots=True)
 class Brake:
-    """What ends a search: the time that a user gave, the only clock by which it may, or whoever has no more time.
+    """Ends a search: at the user's time limit, the only clock that may do so, or when its caller has no more time.
 
     until: reading of `time.perf_counter` when the time is up [s]; infinite, nothing depends on the clock. whole: the
     brake of which this is a part; passed: whether any search was told that the time was up. armed: there is a plan
@@ -51,7 +51,7 @@ class Brake:
         return self.late() or (self.armed and self.pulled)
 
     def late(self) -> bool:
-        """Whether the time is up; whoever asks may stop because of it, so the answer has to say so."""
+        """Whether the time is up. It is recorded that a search asked, as the answer must say that it was cut short."""
         if time.perf_counter() < self.until:
             return False
         self.passed = True
@@ -60,17 +60,17 @@ class Brake:
         return True
 
     def part(self, share: float) -> Brake:
-        """The brake of the first part of what is to be done, which may take that share of the time left."""
+        """A brake for the first part of the remaining work, which may take this share of the time left."""
         now = time.perf_counter()
         return Brake(now + share * (self.until - now), self)
 
     def left(self) -> float:
-        """Time that is left for one search, a little even when it is late [s]; infinite without an end."""
+        """Time left for one search [s]: a little even when it is late; infinite without a time limit."""
         return max(self.until - time.perf_counter(), LEAST_TIME)
 
 
 StageReport = Callable[[str], None]
-"""Told that one of the STAGES begins."""
+"""Called when one of the STAGES begins."""
 
 
 class Level(StrEnum):
@@ -101,12 +101,12 @@ class Wish:
 
 
 LEAST_RUNS = 2
-"""Full runs that judge a fleet at least."""
+"""Least number of full runs that judge a fleet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What a search may take, and how its fleet is tuned; None: not at all.
+    """The effort of a search, and how its fleet is tuned; None: not at all.
 
     extras: whether a plan of least cost also states the safe fleet, and what narrower precisions save.
     """
@@ -129,5 +129,5 @@ class Effort:
 
     @property
     def inner(self) -> Effort:
-        """That of a search beside the plan's: without a tuning of its own, and told to nobody."""
+        """The effort of a secondary search: without tuning, and without progress messages."""
         return replace(self, level=Level.STANDARD, report=silent, tune=None)

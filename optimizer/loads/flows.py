@@ -19,7 +19,7 @@ from search_spaces.problem import Problem, whole_limit
 
 @dataclass(frozen=True)
 class Flows:
-    """The flows of a problem; every array has shape (flows,).
+    """The flows of a problem, one per SLO class and length bucket; every array has shape (flows,).
 
     slo: index of the SLO class; isl, osl [token]; share of all requests [1]; rate [1/s];
     new_tokens: prompt tokens to compute after prefix hits; past_tokens: those found in the cache;
@@ -44,7 +44,7 @@ class Flows:
 
     @cached_property
     def alike(self) -> str:
-        """Digest of the lengths and shares, whatever the rates and the limits."""
+        """Digest of the lengths and shares; it does not depend on rates or limits."""
         digest = digest_of(self, ("slo", "rate"))
         return digest if self.reuse is None else digest + digest_of(self.reuse) + digest_of(self.reuse.pause)
 
@@ -55,16 +55,16 @@ class Flows:
 
     @property
     def asked(self) -> int:
-        """Flows that requests are of; those for requests whose history is gone come behind them."""
+        """Number of flows that requests come as; flows for requests whose history is no longer cached follow them."""
         return int(np.count_nonzero(self.share > 0.0))
 
     def with_misses(self, rate: FloatArray, chance: FloatArray) -> FloatArray:
-        """Rates (flows,) of requests that find their history with a chance (flows,), and of those that do not [1/s]."""
+        """Rates (flows,) split into requests that find their history, with a chance (flows,), and others [1/s]."""
         miss_rate = np.where(self.missed != np.arange(rate.size), rate * (1.0 - chance), 0.0)
         return np.asarray(rate - miss_rate + np.bincount(self.missed, miss_rate, rate.size))
 
     def take(self, members: BoolArray) -> Flows:
-        """Only some of the flows, (flows,), each with the one for its misses."""
+        """Some of the flows, each with the flow for its cache misses; (flows,)."""
         place = np.cumsum(members) - 1
         arrays = {name: getattr(self, name)[members] for name in BY_FLOW}
         arrays |= {name: place[getattr(self, name)[members]] for name in ("missed", "source")}
@@ -116,7 +116,7 @@ class Flows:
 
 
 def digest_of(record: Any, leave_out: Iterable[str] = ()) -> str:
-    """Digest of the arrays and numbers of a dataclass, but of those that are left out: tells two inputs apart."""
+    """Digest of the arrays and numbers of a dataclass, except those that are left out; equal only for equal inputs."""
     digest = hashlib.sha256()
     for item in fields(record):
         value = getattr(record, item.name)
@@ -157,7 +157,7 @@ def make_flows(problem: Problem) -> Flows:
 
 
 BY_FLOW = ("slo", "isl", "osl", "share", "rate", "new_tokens", "past_tokens")
-"""Arrays of a value for each flow, but those that only flows with a history have."""
+"""Fields with a value for each flow, without those that only flows with a history have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Demand:
 
 
 def _with_misses(flows: Flows) -> Flows:
-    """The flows, and behind them those for requests whose history is gone."""
+    """The flows, followed by those for requests whose history is no longer cached."""
     assert flows.reuse is not None  # noqa: S101 - the caller looked
     size, history = flows.isl.size, flows.reuse.history
     of = np.flatnonzero(history > 0.0)

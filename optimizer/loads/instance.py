@@ -52,7 +52,7 @@ from .flows import Flows, digest_of, make_flows
 
 ROLES = (Role.PREFILL, Role.DECODE, Role.COLOCATED)
 PREFILL, DECODE, COLOCATED = range(3)
-"""Places of the roles in ROLES."""
+"""Index of each role in ROLES."""
 
 
 ENDS = (0.05, 0.95)
@@ -66,9 +66,9 @@ LINK_UTILIZATION = 0.7
 
 
 PROMPT_STEPS = ("prefill_alone", "prefill_time", "prefill_shared")
-"""Times of the table of steps of prefill engines; engines are their first axis, as of all others."""
+"""Fields with step times of prefill engines; the first axis is engines, as in all fields."""
 TOKEN_STEPS = ("decode_base", "attention_slope", "mixed_alone", "mixed_base", "full_base")
-"""Times of steps of engines that generate, decode and colocated ones alike."""
+"""Fields with step times of engines that generate tokens: decode and colocated ones."""
 
 
 TABLES_BY_FLOW = (
@@ -82,11 +82,11 @@ TABLES_BY_FLOW = (
     "chunk_count",
     "kv_transferred",
 )
-"""Tables whose last axis are the flows."""
+"""Fields whose last axis is the flows."""
 
 
 class Resource(StrEnum):
-    """What an engine can run out of."""
+    """A resource that an engine can run out of."""
 
     TIME = "time"
     SLOTS = "slots"
@@ -97,7 +97,7 @@ class Resource(StrEnum):
 
 @dataclass(frozen=True)
 class EngineTable:
-    """What engines take for flows, and what they cost. S shapes, B batch sizes, C token budgets, F flows.
+    """Times, memory and prices of engines for every flow. S shapes, B batch sizes, C token budgets, F flows.
 
     gpus, pipeline, ranks (S,): GPUs, pipeline stages and data-parallel ranks of one engine.
     first_token (S,): time until the first token of a prompt over that of its steps on an engine that decodes too
@@ -158,12 +158,12 @@ class EngineTable:
 
     @cached_property
     def alike(self) -> str:
-        """Digest of all of it but the prices."""
+        """Digest of everything except prices."""
         return digest_of(self, ("usd_per_hour",))
 
     @cached_property
     def group(self) -> IntArray:
-        """By role, shapes that can talk to the same ones, (3, S); colocated ones talk to nobody."""
+        """For each role, groups of shapes that can hand over to the same shapes, (3, S); colocated ones have none."""
         sends, takes = (np.unique(self.talks, axis=axis, return_inverse=True)[1].ravel() for axis in (0, 1))
         return np.stack([sends, takes, self.domain])
 
@@ -174,11 +174,11 @@ class EngineTable:
         return self.talks[np.ix_(senders, takers)]
 
     def with_prices(self, usd_per_gpu: FloatArray) -> EngineTable:
-        """The table at other prices of one GPU of each offer (offers,) [$/h]."""
+        """The table with other GPU prices, (offers,) [$/h]."""
         return replace(self, usd_per_hour=self.gpus * usd_per_gpu[self.offer])
 
     def with_step_factors(self, prompts: FloatArray, tokens: FloatArray) -> EngineTable:
-        """The table with steps of prefill engines, and of those that generate, times a factor (S,) of each [1]."""
+        """The table with the steps of prefill engines and of engines that generate scaled by factors (S,) [1]."""
         factors = dict.fromkeys(PROMPT_STEPS, prompts) | dict.fromkeys(TOKEN_STEPS, tokens)
         slower: dict[str, Any] = {}
         for name, factor in factors.items():
@@ -211,7 +211,7 @@ class EngineTable:
 
     @property
     def roomy(self) -> BoolArray:
-        """Batch limits and token budgets beside which an engine has KV memory for the longest request, (S, B, C)."""
+        """Batch limits and token budgets that leave KV memory for the longest request, (S, B, C)."""
         return np.asarray((self.kv_capacity > 0.0) & (self.kv_capacity >= self.kv_longest[:, None, None]))
 
 
@@ -393,7 +393,7 @@ def build_table(problem: Problem, flows: Flows, shapes: tuple[Shape, ...], polic
 
 
 def hand_over(problem: Problem, shapes: Sequence[Shape]) -> tuple[BoolArray, IntArray]:
-    """Who can hand KV blocks to whom among S shapes: talks (S, S) and domain (S,), see `EngineTable`."""
+    """Which of S shapes can hand KV blocks to which: talks (S, S) and domain (S,), see `EngineTable`."""
     ends = [end_of(problem, shape) for shape in shapes]
     distinct = list(dict.fromkeys(ends))
     takers = partners(problem, distinct)
@@ -420,7 +420,7 @@ def prompt_latency(latency: FloatArray, chunks: FloatArray, stages: FloatArray) 
 
 @dataclass(frozen=True)
 class Instance:
-    """A problem with all that a search computes from it once.
+    """A problem with everything that a search computes from it once.
 
     policy: of its engine, with the user's host times; quantile: of the step times in the tables [1], 0.5: as expected.
     """
@@ -434,7 +434,7 @@ class Instance:
 
     @cached_property
     def on_slow_gpus(self) -> Instance:
-        """The same at the slow end of the error bars, or as it is where it is slower already."""
+        """The instance with step times at the slow end of the error bars; itself if it is at least as slow."""
         return at_quantile(self, max(self.quantile, ENDS[1]))
 
 
@@ -490,7 +490,7 @@ def slow_end(confidence: float) -> float:
 
 
 def at_quantile(instance: Instance, probability: float) -> Instance:
-    """The same instance with every step as slow as it is at most with `probability`; 0.5: as expected."""
+    """The instance with step times at this quantile of their error distribution; 0.5: expected times."""
     if probability == instance.quantile:
         return instance
     intervals = [step_intervals(instance.problem, config) for config in shape_configs(instance)]
@@ -502,15 +502,15 @@ def at_quantile(instance: Instance, probability: float) -> Instance:
 
 
 def as_planned(instance: Instance) -> Instance:
-    """The instance that is planned on: with step times at the confidence that its problem asks for."""
+    """The instance with the step times that its problem plans for (`confidence`)."""
     return at_quantile(instance, slow_end(instance.problem.confidence))
 
 
 def planned_instance(problem: Problem) -> Instance:
-    """The instance of a problem as it is planned on."""
+    """The instance of a problem with the step times that it plans for."""
     return as_planned(make_instance(problem))
 
 
 def shape_configs(instance: Instance) -> list[EngineConfig]:
-    """An engine of every shape, whatever its limits."""
+    """An engine config for every shape, with arbitrary batch limits."""
     return [engine_config(instance.problem, shape, Role.COLOCATED, 1, 1) for shape in instance.tables.shapes]

@@ -373,7 +373,7 @@ class Plan(Record):
     workload: WorkloadSummary
     provenance: Provenance
     worth: list[Worth] = Field(default_factory=list)
-    """What chunked prefill, batching and disaggregation are each worth, where that was asked for."""
+    """What chunked prefill, batching and disaggregation each save, if that was asked for."""
     simulation: Simulation | None = None
     """How the fleet did in the simulation; null where it was not simulated."""
     safe: SafeFleet | None = None

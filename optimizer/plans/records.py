@@ -29,9 +29,9 @@ from costmodel.arrays import FloatArray
 from costmodel.metric import Metric
 
 ROUNDING: Final = 1e-6
-"""Relative difference below which costs, shares and times are the same [1]: solvers keep their limits no better."""
+"""Relative difference up to which costs, shares and times count as equal [1]: solvers are no more precise."""
 NO_DEARER: Final = 1.0 + 2.0 * ROUNDING
-"""Factor on a cost below which those that are equal to it are found too."""
+"""Factor on a cost: a search for fleets below it still finds those of equal cost."""
 
 OPTIMAL_GAP: Final = 1e-4
 """Relative difference to which costs, shares and the ends of what a fleet can do are worked out by formula [1]: what is
@@ -75,7 +75,7 @@ LARGEST = 1e30
 
 
 def _nan_for_null(value: Any) -> Any:
-    """JSON has no NaN, so plan.json holds null for it."""
+    """JSON has no NaN: plan.json has null in its place."""
     return math.nan if value is None else value
 
 
@@ -104,7 +104,7 @@ Degree = Annotated[int, Field(ge=1, le=10**12)]
 
 
 STRICT: Final = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=True)
-"""How a part of the plan file is read; a frozen dataclass is one as it is, and is checked when it comes from a file."""
+"""Configuration of the parts of a plan file: a frozen dataclass is taken as it is, a part of a file is checked."""
 
 
 class Record(BaseModel):
@@ -114,7 +114,7 @@ class Record(BaseModel):
 
 
 def without_empty(key: str) -> Any:
-    """A serializer that leaves a field out of the file where it is empty or 0."""
+    """A serializer that leaves a field out of the file if it is empty or 0."""
 
     def write(self: Any, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {name: value for name, value in fields(self).items() if name != key or value}
@@ -174,7 +174,7 @@ class EnginePool(Record):
 
 
 def engine_counts(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
-    """What fleets of the same engines share, as many of each in a pool, whatever their batch limits and prices."""
+    """A key equal for fleets with the same engines, as many in each pool; batch limits and prices may differ."""
     return frozenset(Counter((pool.replicas, pool.engine) for pool in pools).items())
 
 
@@ -232,10 +232,10 @@ class ErrorBars(Record):
 
 
 class Outcome(StrEnum):
-    """What simulation says of goals, by the ends of their 95 % intervals.
+    """The verdict of a simulation on its goals, by the ends of their 95 % intervals.
 
-    All are met at the lower end, one is missed at the upper end, or one lies within its interval and more requests
-    have to tell.
+    All goals are met at the lower end, one is missed at the upper end, or one lies within its interval, so that only
+    more requests can decide.
     """
 
     MEETS = "meets"
@@ -249,7 +249,7 @@ Judged = Annotated[Outcome, BeforeValidator(lambda outcome: Outcome.MEETS if out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassLatencies:
-    """What one SLO class gets at one rate, by formula or simulated.
+    """Attainment and latencies of one SLO class at one rate, by formula or simulated.
 
     attainment: share of its requests within all their SLOs [1]; metrics: every other metric that it limits, and the
     end-to-end time where it was simulated; left out of the file where there are none.
@@ -284,7 +284,7 @@ class ClassJudgement(ClassLatencies):
 
     @property
     def held(self) -> bool:
-        """Whether the share in time reaches the goal."""
+        """Whether the share of requests within the SLO reaches the goal."""
         return self.attainment >= self.attainment_goal
 
     @property
@@ -301,7 +301,7 @@ class ClassJudgement(ClassLatencies):
 
     @property
     def lacking(self) -> float:
-        """Times as many requests as were counted that would decide, if the share stays as it is [1].
+        """Factor on the number of requests that would decide, if the share stays as it is [1].
 
         An interval's half-width shrinks with the root of the requests: (half-width / distance to the goal)^2. Infinite
         where the share is the goal, or nothing was counted.

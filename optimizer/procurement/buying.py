@@ -44,9 +44,9 @@ from .levels import Levels, Option, SizedFleet, level_rates, search_levels
 
 @dataclass(frozen=True, slots=True)
 class FleetCheck:
-    """A fleet that was simulated: share of its requests within their SLOs [1], and how it misses, "" where it holds.
+    """A simulated fleet: share of its requests within their SLOs [1], and how it misses ("" if it does not).
 
-    used: whether the plan counts on it; one that did not hold in the last round still counts on some that missed.
+    used: whether the plan uses it; after the last round a plan may still use fleets that missed.
     """
 
     fleet: SizedFleet
@@ -59,8 +59,8 @@ class FleetCheck:
 class BuyingPlan:
     """The answer: commitments of the first month, and an outcome for every path of the forecast.
 
-    bound: least expected cost of any choice [$]; fleets: that it counts on; looks: those that were simulated, and
-    others that it does without therefore.
+    bound: least expected cost of any choice [$]; fleets: those that it uses; looks: all that were simulated, those
+    that it avoids because they missed included.
     """
 
     problem: Problem
@@ -74,17 +74,17 @@ class BuyingPlan:
 
     @property
     def held(self) -> list[FleetCheck]:
-        """Fleets that it counts on and that met the SLO."""
+        """Fleets that it uses and that met the SLO."""
         return [item for item in self.looks if item.used and not item.fault]
 
     @property
     def missed(self) -> list[FleetCheck]:
-        """Fleets that it counts on although they missed."""
+        """Fleets that it uses although they missed."""
         return [item for item in self.looks if item.used and item.fault]
 
     @property
     def refuted(self) -> list[FleetCheck]:
-        """Fleets that missed and that it does without."""
+        """Fleets that missed and that it avoids."""
         return [item for item in self.looks if item.fault and not item.used]
 
     @property
@@ -179,7 +179,7 @@ def _prices(problem: Problem, terms: Terms) -> list[list[float]]:
 
 
 def _serving(outcomes: Sequence[Bill]) -> dict[tuple[object, ...], SizedFleet]:
-    """Fleets that serve some hour: those of the highest level first, then of the most hours."""
+    """Fleets that serve some hour, by rate level from the highest, then by the hours that they serve."""
     rows: dict[tuple[object, ...], tuple[int, float, SizedFleet]] = {}
     for hours in (hours for outcome in outcomes for hours in outcome.hours):
         for sized_fleet in hours.option.fleets:
@@ -218,7 +218,7 @@ def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | 
 
 
 def path_of(terms: Terms, levels: Levels, growth: float) -> FloatArray:
-    """Hours at each level in each month when the rate grows so fast per month [1], (months, levels) [h]."""
+    """Hours at each level in each month, (months, levels) [h], if the rate grows by this factor per month [1]."""
     level = levels.level_of(terms.forecast.rates(growth))
     hours = np.zeros((terms.forecast.months, levels.rates.size))
     np.add.at(hours, (np.arange(terms.forecast.months)[:, None], level), HOURS_PER_MONTH / HOURS_PER_DAY)
@@ -226,7 +226,7 @@ def path_of(terms: Terms, levels: Levels, growth: float) -> FloatArray:
 
 
 def starts_of(terms: Terms) -> list[ContractedGpus]:
-    """One GPU under every contract to decide on, in every month in which that can be done."""
+    """One GPU under every contract, in every month in which it can be signed."""
     return [
         ContractedGpus(contract, month, 1)
         for contract in terms.contracts
@@ -348,17 +348,17 @@ class Bill:
 
     @property
     def by_month(self) -> FloatArray:
-        """All together, (months, contracts) [$]."""
+        """The sum of all parts, (months, contracts) [$]."""
         return np.asarray(self.value + self.fees + self.by_hour)
 
     @property
     def total(self) -> float:
-        """All of it [$]."""
+        """The total [$]."""
         return float(self.by_month.sum())
 
 
 class Dispatcher:
-    """Chooses options and contracts hour by hour; remembers what a number of GPUs costs beside given capacities.
+    """Chooses options and contracts hour by hour, and caches what a number of GPUs costs beside given capacities.
 
     A path that the demand may take is hours at each level in each month, (months, levels) [h]. A plan for some paths is
     how many GPUs are taken at each of the `starts` on each, (paths, starts).
@@ -374,7 +374,7 @@ class Dispatcher:
         self._uses: dict[tuple[int, int, tuple[int, ...]], tuple[float, IntArray]] = {}
 
     def commitments(self, counts: IntArray) -> tuple[ContractedGpus, ...]:
-        """So many GPUs at each start."""
+        """Commitments of this many GPUs at each start."""
         starts = zip(self.starts, counts.tolist(), strict=True)
         return tuple(replace(start, count=count) for start, count in starts if count)
 
@@ -420,7 +420,7 @@ class Dispatcher:
         return Bill(value, fee, by_hour, tuple(hours))
 
     def cheapest(self, level: int, capacity: IntArray) -> tuple[Option, IntArray]:
-        """The option of a level that costs least, and GPUs paid for of each contract; capacity: held of each."""
+        """The cheapest option of a level, and the GPUs paid for under each contract; capacity: GPUs held under each."""
         rows = [
             (option, [self.use(offer, need, capacity) for offer, need in enumerate(option.gpus)])
             for option in self.levels.options[level]

@@ -1,6 +1,6 @@
-"""Which fleets serve which rate of a forecast: searched for at each level, alone or side by side.
+"""Fleets for each rate level of a forecast: found at each level, alone or side by side.
 
-A fleet serves every lower rate too, and what neither the rate nor a price changes is worked out once.
+A fleet serves every lower rate too; what depends neither on the rate nor on a price is computed once.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from optimizer.verification.bench import fleet_key
 from search_spaces.problem import Problem
 
 MOST_OPTIONS = 100
-"""Fleets of one level that are kept, of QUICK_CANDIDATES times as many of the cheapest."""
+"""Most fleets kept per level, chosen from QUICK_CANDIDATES times as many of the cheapest."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SizedFleet:
-    """A fleet of one or two pools, and the instance at the rate that it is sized for; group: which requests it serves.
+    """A fleet of one or two pools, and the instance at the rate that it is sized for; group: the requests it serves.
 
-    All requests are group 0, or each SLO class is a group where no pool may serve two.
+    All requests are group 0; where every SLO class must have pools of its own, each class is a group.
     """
 
     group: int
@@ -58,20 +58,20 @@ class SizedFleet:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells it from every other."""
+        """A key that identifies it."""
         return self.group, self.rate, fleet_key(self.fleet)
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One way to serve a level of the rate: GPUs of each offer that are paid for, and the fleets side by side."""
+    """One way to serve a rate level: the GPUs of each offer that are paid for, and the fleets that run side by side."""
 
     gpus: tuple[int, ...]
     fleets: tuple[SizedFleet, ...] = ()
 
     @property
     def pools(self) -> tuple[EnginePool, ...]:
-        """The pools of all its fleets."""
+        """Pools of all fleets of the option."""
         return tuple(pool for sized_fleet in self.fleets for pool in sized_fleet.pools)
 
 
@@ -97,7 +97,7 @@ class Levels:
 
 
 MOST_RATES = 1000
-"""Rates among which levels are chosen; of more, neighbors count as the highest of them."""
+"""Most rates among which levels are chosen; if there are more, neighbors count as the highest of them."""
 
 
 def level_rates(rates: FloatArray, count: int, weight: FloatArray | None = None) -> FloatArray:
@@ -162,7 +162,7 @@ def side_by_side(options: Sequence[Option]) -> Option:
 
 
 def _best(options: Sequence[Option], prices: Sequence[Sequence[float]] | None) -> tuple[Option, ...]:
-    """Options that no other one beats in every type, the cheapest at some set of prices first, not too many."""
+    """Undominated options, the cheapest at some set of prices first; limited in number."""
     first = {option.gpus: option for option in reversed(options)}
     if not first:
         return ()
@@ -176,7 +176,7 @@ def _best(options: Sequence[Option], prices: Sequence[Sequence[float]] | None) -
 
 
 def option_within_limits(problem: Problem, option: Option) -> bool:
-    """Whether an option is within every limit of the problem; its pools are counted as they are, none merged."""
+    """Whether an option is within every limit of the problem; every pool of its fleets counts."""
     pools_fit = problem.constraints.fits(pool.role for sized_fleet in option.fleets for pool in sized_fleet.fleet.pools)
     return pools_fit and bool(within_limits(problem, np.array(option.gpus)))
 

@@ -1,16 +1,15 @@
-"""What the loss of engines does to a fleet: its requests go to what is left, and are simulated there.
+"""A fleet in operation: after a loss of replicas or nodes, and scaled over a day.
 
-Engines stand on nodes as the deployment files place them: in the plan's order, each on the first node of its type that
-has room. Each pool of the same stage gets a share of its flows in proportion to the engines that it has left; an engine
-hands its KV on within its own domain only.
+Loss: the requests go to the remaining engines and are simulated there. Engines stand on nodes as the deployment files
+place them: in the plan's order, each on the first node of its type with room. The pools of a stage share each flow in
+proportion to the engines that they have left; an engine hands KV over only within its own domain.
 
-A fleet over a day: fixed at its size, scaled ahead by the daily profile, or scaled when the load is there.
-
-Hour h needs the fewest replicas of each pool that keep every goal at its rate, routing unchanged. An engine takes a
-start-up time before it serves. Scaled ahead, it starts so much earlier: running(t) = max need over [t, t + start-up].
-Scaled on load, it is late by as much: serving(t) = min need over [t - start-up, t], and what arrives meanwhile meets
-the smaller fleet; what that cannot serve at all queues up (a fluid queue: backlog' = arrivals - most that is served)
-and makes all that come late until it has cleared. What is released stops at once.
+Day: the fleet keeps its size, is scaled ahead by the daily profile, or is scaled on load. Hour h needs the fewest
+replicas of each pool that meet every goal at its rate, with unchanged routing. An engine takes a start-up time before
+it serves. Scaled ahead, it starts that much earlier: running(t) = max need over [t, t + start-up]. Scaled on load, it
+is that much late: serving(t) = min need over [t - start-up, t]. Requests meanwhile meet the smaller fleet; what it
+cannot serve queues up (a fluid queue: backlog' = arrivals - capacity) and makes all arrivals late until the queue has
+cleared. Released replicas stop at once.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ EngineCounts = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What is lost at once; what: "replica" or "node"; number: of them; of: the pool or the accelerator.
+    """A simultaneous loss; what: "replica" or "node"; number: how many; of: the pool or the accelerator.
 
     lost, left: engines by pool; everything: whether no other replica, or node of that type, is there.
     price: of what is left [$/h]; judgement: of it; None where some requests have no engine any more, serves_none:
@@ -66,7 +65,7 @@ class Loss:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether what is left meets every goal; it misses one where some requests have no engine any more."""
+        """Whether the remaining fleet meets every goal; it misses if some requests have no engine any more."""
         return Outcome.MISSES if self.judgement is None else self.judgement.outcome
 
     @property
@@ -153,9 +152,9 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
 
 
 def _losses(instance: Instance, fleet: Fleet, count: int, needed_engines: EngineCounts) -> Iterator[Loss]:
-    """Every loss, not judged yet: of replicas of each pool, then of nodes that stand side by side, of each type.
+    """All losses to judge: of replicas of each pool, then of neighboring nodes of each type.
 
-    Of `count`, or all that there are; nodes with the same engines once.
+    Each is of `count` of them, or of all if there are fewer; nodes with the same engines are taken once.
     """
     engines, names = np.array([pool.replicas for pool in fleet.pools]), [pool.name for pool in fleet.pools]
 
@@ -242,7 +241,7 @@ def _node_spare_cost(instance: Instance, fleet: Fleet, offer: int, count: int, n
 
 
 def fleet_left(instance: Instance, fleet: Fleet, engines: Sequence[int]) -> Fleet | None:
-    """The fleet with what is left of its engines, requests routed to them; None where some have no engine.
+    """The fleet with its remaining engines and requests routed to them; None if some requests have no engine.
 
     route'_p = w_p route_p / sum w route over the pools of the stage, w_p: share of its engines that a pool has left.
     """
@@ -280,7 +279,7 @@ def rerouted(route: FloatArray, roles: list[Role], domains: list[int], left: Flo
 # --- a day -----------------------------------------------------------------------------------------------------------
 
 Stretch = tuple[float, int, IntArray]
-"""A share of an hour [1], the hour, and the replicas then, (pools,)."""
+"""A stretch of the day: share of an hour [1], the hour, and the replicas, (pools,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +396,7 @@ class _Scaled:
     _limits: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     def need(self, volume: float, least: int) -> IntArray:
-        """Replicas that keep every goal: those of the formula, one more of each pool while that is not sure."""
+        """Replicas that meet every goal: those of the formula, plus one of each pool until the simulation is sure."""
         full = np.array([pool.replicas for pool in self.fleet.pools])
         replicas = replicas_at(self.instance, self.fleet, volume, least)
         while (replicas < full).any() and not keeps_goals(self.instance, self.attained(volume, replicas)[1]):
@@ -453,7 +452,7 @@ class _Scaled:
         return sum(share * fleet_cost(self.instance, fleet) for share, fleet in paid)
 
     def over(self, stretches: Iterator[Stretch], need: IntArray) -> tuple[FloatArray, float]:
-        """Share of the day's requests in time, (classes,), and share that meets too small a fleet or its queue."""
+        """Share of the day's requests within the SLO, (classes,), and share that meets a small fleet or its queue."""
         total, late, backlog = np.zeros(len(self.instance.problem.slos)), 0.0, 0.0
         day = list(stretches)
         for number, (share, hour, replicas) in enumerate([*day, *day]):  # the first day leaves its queue at midnight

@@ -1,1 +1,1 @@
-"""The answer to a problem: the plan, the nearest miss where there is none, and why a config is out."""
+"""The answer to a problem: the plan, the nearest miss if no fleet meets the SLOs, and why a config is excluded."""

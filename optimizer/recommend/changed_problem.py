@@ -1,7 +1,7 @@
-"""The cheapest fleet of a changed problem: the search of `optimize` where limits, step times or precisions differ.
+"""The search of `optimize` for a changed problem: other limits, step times or precisions.
 
-Where no fleet meets the SLOs: the fleet that comes nearest, and what would have to give for it. Where one does: the
-fleet that does so on slow GPUs too, and what narrower precisions save.
+If no fleet meets the SLOs, it finds the nearest fleet and the limits to relax for it. If one does, it finds the fleet
+that meets them on slow GPUs too, and what narrower precisions would save.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ NEAREST: Final = "nearest_miss"
 """Kind of the row of a fleet that comes near."""
 
 CONFIDENCE: Final = 0.9
-"""Probability of the interval of step times at whose slow end a fleet is safe [1]: that which plans state as error
-bars."""
+"""A fleet is safe if it meets the SLOs at the slow end of the step-time interval of this probability [1], the error
+bars of plans."""
 
 
 NARROW: Final = "fp8"
-"""Precision that is tried: half as wide as what models are served in, and the widest of those with units of its own."""
+"""The narrower precision that is tried: half of 16 bit, and the widest that has matrix units of its own."""
 
 Limit = tuple[int, Metric]
 """A limit on latency: the number of its class, and what it limits."""
@@ -68,8 +68,8 @@ LOOSER: Final = (1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 
 
 EASIER: Final = (LOOSER[1], LOOSER[3])
-"""Times as long latency limits, or as few requests, with which near fleets hold; predictions are off by less than the
-second [1]."""
+"""Factors on latency limits, or divisors of the rate, at which a fleet counts as near; predictions are off by less than
+the second [1]."""
 
 
 def nearly_by_formula(instance: Instance, late: Late, usable: BoolArray | None = None) -> list[Fleet]:
@@ -89,7 +89,7 @@ def nearly_by_formula(instance: Instance, late: Late, usable: BoolArray | None =
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The cheapest fleet that holds of an instance.
+    """The cheapest fleet of an instance that meets the SLOs.
 
     verdict: how it did when it was simulated; None by formula.
     """
@@ -168,7 +168,7 @@ def price_words(cost: float, best: float) -> str:
 
 
 def without_limits(problem: Problem) -> Problem:
-    """The same problem with all the GPUs, money and power one could wish for."""
+    """The problem without limits on GPUs, budget and power."""
     offers = tuple(replace(offer, inventory=None) for offer in problem.offers)
     return replace(problem, offers=offers, constraints=problem.constraints.lifted)
 
@@ -191,9 +191,9 @@ def with_looser_slos(problem: Problem, factor: float, limits: Collection[Limit] 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """What is in the way: the nearest fleets, and limits by how much each would have to give.
+    """Why no fleet meets the SLOs: the nearest fleets, and by how much each limit would have to be relaxed.
 
-    kept: a fleet that keeps every limit after all, where the search for the nearest one came by it.
+    kept: a fleet that is within every limit after all, if the search for the nearest one found one.
     """
 
     rows: Sequence[Alternative] = ()
@@ -202,9 +202,9 @@ class Miss:
 
 
 def describe_miss(instance: Instance, effort: Effort) -> Miss:
-    """The nearest fleet without one of the limits on it, or with SLOs loosened, and what each takes.
+    """The nearest fleets: without one of the limits on fleets, or with looser SLOs, and what each takes.
 
-    Without any fleet whatever, or once it is late, nothing is named.
+    Empty if there is no fleet at all, or when the time is up.
     """
     return without_a_limit(instance, effort) or _with_looser_latencies(instance, effort) or Miss()
 
@@ -227,7 +227,7 @@ def describe_impossible(instance: Instance, effort: Effort) -> Miss:
 
 
 def _limit_words(problem: Problem) -> str:
-    """What the limits on the fleet leave, such as "of 8 H100 GPUs within $20/h"; routers aside."""
+    """The limits on the fleet in words, such as "of 8 H100 GPUs within $20/h"; those of routers are left out."""
     limits = dict(stated_limits(problem))
     stocks = {name.removeprefix(INVENTORY): most for name, most in limits.items() if name.startswith(INVENTORY)}
     gpus = [plural(most, f"{name} GPU") for name, most in stocks.items()]
@@ -249,7 +249,7 @@ def nearest_simulated(instance: Instance, verdict: Verdict) -> Miss:
 
 
 def without_a_limit(instance: Instance, effort: Effort) -> Miss | None:
-    """The nearest fleet without each limit on it, or without all where no single one would do; None without any."""
+    """The nearest fleet without each limit in turn, or without all if no single one helps; None if none exists."""
     nearest: list[tuple[Solution, list[Binding]]] = []
     problem = least_demand(instance.problem)
     free, limits = without_limits(problem), list(stated_limits(problem))
@@ -277,7 +277,7 @@ def without_a_limit(instance: Instance, effort: Effort) -> Miss | None:
 
 
 def _broken_limits(instance: Instance, solution: Solution) -> list[Binding]:
-    """Limits of the instance that a fleet of the unlimited one breaks, the worst first."""
+    """Limits of the instance that a fleet found without limits exceeds, the worst first."""
     free, fleet = solution.instance, solution.fleet
     limits = fleet_bindings(instance, fleet_cost(free, fleet), fleet_gpus(free, fleet))
     broken = [limit for limit in limits if limit.slack < -ROUNDING] + _pool_limit(instance, fleet)
@@ -285,7 +285,7 @@ def _broken_limits(instance: Instance, solution: Solution) -> list[Binding]:
 
 
 def _pool_limit(instance: Instance, fleet: Fleet) -> list[Binding]:
-    """The limits on the number of pools that a fleet breaks: the user's, and what the target's router can serve."""
+    """Limits on the number of pools that a fleet exceeds: the user's, and those of the target's router."""
     limits, pools = instance.problem.constraints, len(fleet.pools)
     rows = []
     if limits.max_pools is not None and pools > limits.max_pools:
@@ -301,7 +301,7 @@ def _pool_limit(instance: Instance, fleet: Fleet) -> list[Binding]:
 
 
 def _needs(broken: Sequence[Binding]) -> str:
-    """What a fleet needs beyond the limits, in words."""
+    """In words, what a fleet needs beyond the limits."""
     short = [
         f"{amount(limit.used, limit.unit)} of {limit.where} where the inventory has {amount(limit.limit, limit.unit)}"
         if limit.constraint == "inventory"
@@ -331,7 +331,7 @@ def with_limit(problem: Problem, name: str, most: Any) -> Problem:
 
 
 def least_demand(problem: Problem) -> Problem:
-    """The cheapest fleet is sought for the least volume that the objective asks for."""
+    """The instance at the least volume of the objective, for which the cheapest fleet is sought."""
     least = {
         Goal.MIN_COST: 1.0,
         Goal.MAX_GOODPUT: 1.0 / MOST_MORE,
@@ -342,9 +342,9 @@ def least_demand(problem: Problem) -> Problem:
 
 
 def costing_what_is_short(limited: Problem, free: Instance) -> Instance:
-    """The instance, a GPU priced by the share of the limits of `limited` that it takes: its cheapest fleet is nearest.
+    """The instance with GPUs priced by their share of the limits of `limited`: its cheapest fleet is the nearest.
 
-    Of fleets that take as much of a limit (ALIKE), the one that costs less.
+    Of fleets that use as much of a limit (ALIKE), the one that costs less is nearer.
     """
     budget, limits = limited.constraints.budget, [(most, weight) for _, most, weight in gpu_limits(limited)]
     if not limits or free.problem.constraints.budget is not None:
@@ -399,7 +399,7 @@ def _with_looser_latencies(instance: Instance, effort: Effort) -> Miss | None:
 
 
 def _too_tight(slo: Slo, metric: Metric, factor: float) -> Binding:
-    """A latency limit that a fleet keeps only `factor` times as long."""
+    """A latency limit that a fleet would meet if it were `factor` times as long."""
     limit = slo.limits[metric]
     sentence = f"{metric.upper()} of {slo.name} is too tight: {format_quantity(limit, Kind.DURATION)}."
     return binding(metric, slo.name, limit * factor, limit, "s", sentence)
@@ -425,10 +425,9 @@ def goal_missed(name: str, attainment: float, goal: float) -> Binding:
 
 
 def safe_fleet(instance: Instance, fleet: Fleet, effort: Effort) -> tuple[Solution | None, Solution | None]:
-    """The plan's own fleet on slow GPUs, and where it misses there what the same search finds, else again itself.
+    """The plan's own fleet on slow GPUs, and the cheapest fleet there: itself, or what a search finds if it misses.
 
-    The first is None when stopped, the second where nothing was found. instance: that the plan's own `fleet` was found
-    in.
+    The first is None if stopped, the second if nothing was found. instance: the one in which `fleet` was found.
     """
     is_stopped = effort.brake.stopped
     if is_stopped():
@@ -443,7 +442,7 @@ def safe_fleet(instance: Instance, fleet: Fleet, effort: Effort) -> tuple[Soluti
 
 
 def safe_row(instance: Instance, survivor: Solution, cost: float) -> Alternative:
-    """The alternative that survives slow GPUs, as it does where the plan does, like every other; cost: its [$/h]."""
+    """The alternative that survives slow GPUs, at the plan's step times like all others; cost: of the plan [$/h]."""
     verdict = None if survivor.verdict is None else sure_verdict(make_bench(instance), survivor.fleet)
     there = Solution(instance, survivor.fleet, verdict)
     return there.row("safe", "for slow GPUs", price_words(survivor.cost, cost))
@@ -464,7 +463,7 @@ def safe_record(own: Solution, survivor: Solution | None) -> SafeFleet:
 
 
 def safe_sentence(own: Solution, survivor: Solution | None) -> str:
-    """Say whether a plan's own fleet survives slow GPUs, and what one costs that does."""
+    """Sentence: whether the plan's fleet survives slow GPUs, and what a fleet costs that does."""
     classes = len(own.instance.problem.slos)
     slow = f"If these GPUs are as slow as the worst {percentage(1.0 - slow_end(CONFIDENCE))} of our predictions"
     basis = ", by formula" if own.verdict is None else ""
@@ -509,7 +508,7 @@ def precision_savings(instance: Instance, base: float, late: Late) -> list[Preci
 
 
 def tier_warnings(instance: Instance, base: float, late: Late) -> list[str]:
-    """That a KV cache tier costs more than it saves, by NOTABLE at least; base: as in `precision_savings` [$/h]."""
+    """Warning if a KV cache tier costs at least NOTABLE more than it saves; base: as in `precision_savings` [$/h]."""
     offers = tuple(replace(offer, tier_usd_per_hour=0.0) for offer in instance.problem.offers)
     if offers == instance.problem.offers:
         return []
@@ -523,7 +522,7 @@ def tier_warnings(instance: Instance, base: float, late: Late) -> list[str]:
 
 
 def narrower(problem: Problem) -> Iterator[Problem]:
-    """The problem with a narrower KV cache, weights, or both, as far as they are wide and the user lists none."""
+    """The problem with a narrower KV cache, weights or both, if these are wide and the user lists no precisions."""
     cache = problem.kv_dtype == ACTIVATION_DTYPE and not problem.space.kv_dtype
     weights = problem.weight_dtype == ACTIVATION_DTYPE and not problem.space.weight_dtype
     if cache:

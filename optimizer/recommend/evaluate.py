@@ -1,4 +1,4 @@
-"""`evaluate`: a fleet that runs today, judged as a plan is, with what it lacks or has to spare and the cheapest one."""
+"""`evaluate`: a stated fleet, judged as a plan is: what it lacks or has to spare, and the cheapest fleet beside it."""
 
 from __future__ import annotations
 
@@ -87,9 +87,9 @@ def evaluate_fleet(
 
 
 def _verdict(bench: Bench, subject: Subject, plan: Plan | None) -> tuple[Verdict, Judgement]:
-    """The verdict on a fleet by the requests that confirm a plan, and what their runs say.
+    """The verdict on a fleet by the requests that confirm a plan, and the judgement of their runs.
 
-    plan: whose fleet it is, if any, or of an alternative: the requests are those that confirmed it, as many of them.
+    plan: the plan, or alternative, whose fleet it is, if any: then the same requests are used that confirmed it.
     """
     candidate, simulation = bench.verdict(subject.fleet), None if plan is None else plan.simulation
     if simulation is not None and simulation.confirmation:
@@ -99,7 +99,7 @@ def _verdict(bench: Bench, subject: Subject, plan: Plan | None) -> tuple[Verdict
 
 
 def _cheapest(subject: Subject, level: Level, report: Progress) -> tuple[Plan | None, str]:
-    """The plan of the cheapest fleet that the search finds; or why physics forbids one."""
+    """The plan of the cheapest fleet found, or the reason why physics forbids one."""
     report("searching the cheapest fleet", 0.0)
     try:
         return optimize(subject.wanted, report, level=level), ""
@@ -171,9 +171,9 @@ class Subject:
 
 
 def subject_of(stated_fleet: StatedFleet) -> Subject:
-    """A stated fleet; each flow is split over the pools of a stage that may get it, in proportion to their capacity.
+    """The subject of a fleet file: each flow is split over pools that may serve it, in proportion to capacity.
 
-    Raises InputError for requests that no pool gets, and for pools that cannot hand over what they get.
+    Raises InputError for requests that no pool serves, and for pools that cannot hand over their requests.
     """
     instance = planned_instance(stated_fleet.problem)
     masks = [_served(instance, pool) for pool in stated_fleet.pools.values()]
@@ -245,7 +245,7 @@ def _record_of(pool: StatedPool) -> EnginePool:
 
 
 def _served(instance: Instance, pool: StatedPool) -> FloatArray:
-    """1 for each flow that a pool may get, else 0, (flows,)."""
+    """1 for each flow that a pool may serve, else 0, (flows,)."""
     flows, names = instance.flows, [slo.name for slo in instance.problem.slos]
     classes = [names.index(name) for name in pool.slo_classes or names]
     low, high = pool.isl.low or 0, np.inf if pool.isl.high is None else pool.isl.high
@@ -274,9 +274,9 @@ def _check_served(instance: Instance, fleet: StatedFleet, masks: list[FloatArray
 
 
 def routed(instance: Instance, pools: list[FleetPool]) -> Fleet:
-    """The pools with each flow split among those of a stage that may get it, in proportion to their capacity.
+    """Split each flow over the pools of a stage that may serve it, in proportion to their capacity.
 
-    route of each pool (flows,): 1 where it may get the flow, else 0.
+    The route of each pool given, (flows,), is 1 for flows that it may serve, else 0.
     """
     roles = {pool.role for pool in pools}
     alone = len(roles) == len(pools) and not {Role.PREFILL, Role.COLOCATED} <= roles
@@ -290,7 +290,7 @@ def routed(instance: Instance, pools: list[FleetPool]) -> Fleet:
 
 
 def plan_of(subject: Subject, origin: Provenance | None = None) -> Plan:
-    """The plan by formula of a fleet that no search came to: nothing is said of other fleets."""
+    """The plan by formula of a stated fleet; it makes no claim about other fleets."""
     origin = origin or origin_of(subject.instance, {})
     plan = build_plan(subject.instance, subject.fleet, Proof(Status.STATED, None, None), origin, subject.volume)
     return plan.model_copy(update={"name": subject.name})

@@ -1,6 +1,7 @@
-"""Why an engine config is out, or where it ranks, and what features of engines are worth.
+"""Explanations: why an engine config is excluded or how it ranks, and what a feature of engines saves.
 
-A config is ranked by every feasibility rule and the best fleet that has it; a feature by the best fleet without it.
+A config is checked against every feasibility rule and ranked by the cheapest fleet that has it; a feature is valued by
+the cheapest fleet without it.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ from search_spaces.search_space import Wanted, with_wanted
 from .changed_problem import by_formula
 
 PARTNERS = {PREFILL: (PREFILL, DECODE), DECODE: (PREFILL, DECODE), COLOCATED: (COLOCATED,)}
-"""Roles of the pools of a fleet that has an engine of the key's role."""
+"""By role of an engine: the roles of the pools of a fleet that has it."""
 
 FEATURES: Final = ("chunked prefill", "batching", "disaggregation")
-"""What is turned off to see what it is worth."""
+"""Features that are turned off, one at a time, to see what they save."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """A feasibility rule and why it refuses the config; None: it does not."""
+    """A feasibility rule, and the reason why it refuses the config; None if it does not."""
 
     rule: str
     reason: str | None
@@ -80,9 +81,9 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What is to be said of one config; unsearched: settings of it, and the range of the search that lacks them.
+    """The explanation of one config; unsearched: its settings outside the search space, with the range that lacks them.
 
-    offer: the GPUs that it is taken to run on.
+    offer: the GPUs that it runs on.
     """
 
     offer: Offer
@@ -102,7 +103,7 @@ class Explanation:
 
 
 def explain_each(problem: Problem, configs: Sequence[Wanted]) -> list[Explanation]:
-    """Check configs against every rule; where one can be, rank it by the cheapest fleet that it is part of.
+    """Check configs against every rule, and rank each feasible one by the cheapest fleet that has it.
 
     Settings outside the search space are tried all the same, and named; a search space is priced once, for all configs
     within it.
@@ -126,14 +127,14 @@ def _explain(problem: Problem, config: Wanted, searches: dict[SearchSpace, Fleet
 
 
 def explain_pair(problem: Problem, prefill: Wanted, decode: Wanted) -> tuple[Ruling, ...]:
-    """What every rule on a hand-over says of a prefill and a decode config."""
+    """The verdict of every hand-over rule on a prefill and a decode config."""
     ends = [end_of(problem, config.shape(problem)) for config in (prefill, decode)]
     refusals = dict(hand_over_refusals(problem, *ends))
     return tuple(Ruling(name, refusals.get(name)) for name in HAND_OVER_RULES)
 
 
 def _standing(space: FleetSearch, config: Wanted, role: Role) -> Standing:
-    """Where the config stands among the engines of one role."""
+    """The rank of the config among the engines of one role."""
     instance, number = space.instance, ROLES.index(role)
     in_role = space.settings.role == number
     engines = np.unique(space.settings.shape[in_role])
@@ -178,7 +179,7 @@ def _cheapest_with(
 
 
 def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[Resource, float]:
-    """What the pool of the config's role uses most, and the busy share of that, as a plan states them."""
+    """The resource that the pool of the config's role uses most, and its utilization, as a plan states them."""
     states = evaluate(instance, fleet).states
     pool, state = next((pool, at) for pool, at in zip(fleet.pools, states, strict=True) if pool.role is role)
     used = utilization(instance, pool, state)
@@ -190,7 +191,7 @@ def _busiest(instance: Instance, fleet: Fleet, role: Role) -> tuple[Resource, fl
 
 
 def worths(problem: Problem) -> list[Worth]:
-    """What each feature saves, by formula; empty unless the least price is sought and a fleet is found."""
+    """What each feature saves, by formula; empty if the objective is not least cost, or no fleet is found."""
     base = formula_price(problem) if problem.objective.goal is Goal.MIN_COST else None
     if base is None:
         return []

@@ -1,12 +1,12 @@
 """`optimize`: from a problem to a plan.
 
-Engines are priced, fleets are searched by formula, the best is simulated until one holds that fresh requests confirm,
-and so is the best under each restriction; then come what a safe fleet costs and what narrower precisions save. Where no
-fleet holds, the plan says what is in the way.
+1. The cost model fills the engine table, and fleets are searched by formula.
+2. The best fleets are simulated until one holds that fresh requests confirm; so is the best under each restriction.
+3. The plan adds what a safe fleet costs and what narrower precisions would save, or why no fleet holds.
 
-A GPU type or a role should lose on its merits, not through an error of the formulas about its cheapest fleet, nor
-through a shorter search. So its fleet comes from the plan's own search (`Loop`), kept to what the
-restriction allows; all these searches share their simulations.
+A GPU type or a role should lose on its merits, not through an error of the formulas or a shorter search. So the fleet
+of each restriction comes from the plan's own search (`Loop`) among the engines that the restriction allows; all these
+searches share their simulations.
 """
 
 from __future__ import annotations
@@ -75,22 +75,22 @@ from .search import (
 )
 
 UNPROVEN: Final = "The time was up before this fleet was simulated: that it meets the SLOs is by formula alone."
-"""The warning of a plan by formula that should have been simulated."""
+"""Warning: the plan is by formula, though a simulation was asked for."""
 
 UNCONFIRMED: Final = (
     "The search was stopped before this fleet was confirmed on fresh requests: it may have been lucky on the others."
 )
-"""The warning of a plan whose fleet was simulated, but not once more."""
+"""Warning: the plan's fleet was simulated, but not confirmed on fresh requests."""
 
 UNSIMULATED_SESSIONS: Final = "Not simulated: for sessions, formulas overstate what a fleet can serve by up to 12 %."
-"""The warning of a plan of sessions by formula, as docs/theory/roles.md has it measured."""
+"""Warning: the plan is by formula, for sessions; docs/theory/roles.md has the measured error."""
 
 OUT_OF_TIME: Final = "The time limit stopped the search: with more time the answer may be another."
-"""The warning of a plan that depends on the clock."""
+"""Warning: the plan depends on the speed of this machine."""
 
 
 NOT_CONFIRMED: Final = "; not confirmed by simulation: the time was up"
-"""What is said of a rival that was not put to fresh requests."""
+"""Note on a rival that was not confirmed on fresh requests."""
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class Stopwatch:
     cpu_started: float = field(default_factory=time.process_time)
 
     def stage(self, label: str) -> None:
-        """Report that one of the STAGES begins and book the time of the one before."""
+        """Report that one of the STAGES begins, and record the time of the previous one."""
         now, cpu_now = time.perf_counter(), time.process_time()
         if self.timings:
             last = next(reversed(self.timings))
@@ -165,7 +165,7 @@ def optimize(
 
 
 def _option(name: str, reader: Reader, value: object) -> Any:
-    """An option as the command line reads it; InputError, which names the option, for what that refuses."""
+    """Read an option as the command line does; an InputError names the option."""
     try:
         return reader.read(value)
     except InputError as error:
@@ -176,7 +176,7 @@ def _option(name: str, reader: Reader, value: object) -> Any:
 
 
 def _plan(origin: Provenance, effort: Effort, result: FormulaResult) -> Plan:
-    """The plan of what the search by formula gave, confirmed by simulation where that is asked for."""
+    """The plan of the search by formula, confirmed by simulation if the effort asks for that."""
     explain = without_a_limit if result.rivals else describe_miss
     if result.rivals and effort.level is Level.QUICK:
         cost = fleet_cost(result.instance, result.fleet)
@@ -207,7 +207,7 @@ def _plan(origin: Provenance, effort: Effort, result: FormulaResult) -> Plan:
 def _confirmed_plan(  # noqa: PLR0917
     origin: Provenance, effort: Effort, result: FormulaResult, bench: Bench, best: SearchResult, winner: Verdict
 ) -> Plan:
-    """The plan of the winner, beside the best of each other kind."""
+    """The plan of the confirmed winner, with the best fleet under each restriction."""
     effort.brake.armed = True
     effort.report("simulating alternatives")
     rivals = list(judged_rivals(result, bench, winner, effort))
@@ -228,9 +228,9 @@ def _confirmed_plan(  # noqa: PLR0917
 
 
 def _with_extras(plan: Plan, instance: Instance, fleet: Fleet, by_formula_cost: float, effort: Effort) -> Plan:
-    """The plan of least cost with the fleet that survives slow GPUs, and with what narrower precisions save.
+    """The plan of least cost with the fleet that survives slow GPUs, and with what narrower precisions would save.
 
-    The latter is not looked for at the lowest effort.
+    The lowest effort does not look for the latter.
     """
     if not effort.extras or instance.problem.objective.goal is not Goal.MIN_COST:
         return plan
@@ -266,7 +266,7 @@ def _formula_plan(origin: Provenance, result: FormulaResult, fleet: Fleet) -> Pl
 
 
 def _without_fleet(origin: Provenance, effort: Effort, result: FormulaResult, miss: Miss) -> Plan:
-    """The plan without a fleet; or of the one that the search for the nearest miss came by, which keeps every limit."""
+    """The plan without a fleet, or with one that the search for the nearest miss found to be within every limit."""
     if miss.kept is None:
         return build_plan(result.instance, Fleet(()), result.proof, origin, result.volume, miss.rows, miss.shortfalls)
     solution = miss.kept
@@ -283,14 +283,14 @@ def _without_fleet(origin: Provenance, effort: Effort, result: FormulaResult, mi
 
 
 def as_cut(plan: Plan, brake: Brake) -> Plan:
-    """The plan with the warning that the time limit stopped a search for it, once, where it did."""
+    """The plan, with a warning if the time limit stopped a search for it."""
     if not brake.passed or OUT_OF_TIME in plan.warnings:
         return plan
     return plan.model_copy(update={"warnings": [*plan.warnings, OUT_OF_TIME]})
 
 
 def as_unconfirmed(plan: Plan) -> Plan:
-    """The plan with nothing called optimal that was to be confirmed by simulation and was not: fleet, alternatives."""
+    """The plan, whose fleet and alternatives are not called optimal where a confirmation was due and did not happen."""
     rows = [
         row.model_copy(update={"status": Status.FEASIBLE})
         if row.status is Status.OPTIMAL and not row.simulated
@@ -305,15 +305,15 @@ def as_unconfirmed(plan: Plan) -> Plan:
 
 
 def origin_of(instance: Instance, size: dict[str, Any]) -> Provenance:
-    """Where a plan comes from that is made now; size: of the search."""
+    """The provenance of a plan that is made now; size: of the search."""
     timestamp = datetime.now(tz=UTC).isoformat(timespec="seconds")
     return provenance(instance, size, RunInfo(created=timestamp, command="", timings_s={}))
 
 
 def plan_below_floor(problem: Problem) -> Plan:
-    """The infeasible plan, nothing searched, in which every limit below its floor stands in the way.
+    """The infeasible plan of a problem with limits below their floors; nothing is searched.
 
-    For programs, which read a plan wherever `optimize()` is sound input without an answer.
+    It is for programs, which expect a plan whenever the input is valid.
     """
     instance = make_instance(problem)
     rows = []
@@ -330,7 +330,7 @@ def plan_below_floor(problem: Problem) -> Plan:
 
 
 def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: Effort) -> Iterator[Rival]:
-    """The rivals of the best, those whose restriction does not allow the winner with the result of their search."""
+    """The rivals of the winner; those whose restriction excludes it have the result of their own search."""
     for rival in result.rivals[1:]:
         restriction = rival.restriction
         if restriction is None or restriction.allows(winner.fleet):
@@ -343,9 +343,9 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
 
 
 def with_cheaper_rival(bench: Bench, best: SearchResult, rivals: Iterable[Rival], runs: int) -> SearchResult:
-    """The result of the cheapest rival, where it costs less than the winner and is confirmed again; else `best`.
+    """The result of the cheapest rival if it costs less than the winner and is confirmed again; else `best`.
 
-    A search under a restriction may find a fleet that the free search passed over. runs: that confirm it at least.
+    A search under a restriction may find a fleet that the free search missed. runs: the least that confirm it.
     """
     winners = [rival.search.winner for rival in rivals if rival.search is not None]
     for winner in sorted(filter(None, winners), key=lambda verdict: verdict.cost):
@@ -390,12 +390,12 @@ def comparison_rows(
 
 
 def _price_order(row: Alternative) -> tuple[bool, float, str]:
-    """By price, those without a fleet last."""
+    """Sort key: by price, rows without a fleet last."""
     return row.cost_usd_per_hour is None, row.cost_usd_per_hour or 0.0, row.label
 
 
 def _rival_row(instance: Instance, rival: Rival, limit: Restriction, best: float) -> Alternative:
-    """The row of a restriction that forbids the plan's fleet; best: the plan's cost [$/h]."""
+    """The row of a restriction that excludes the plan's fleet; best: the plan's cost [$/h]."""
     heading, search = (limit.kind, limit.label), rival.search
     verdict = None if search is None else search.winner
     if search is not None and verdict is None and search.undecided is None:
@@ -416,7 +416,7 @@ def _rival_row(instance: Instance, rival: Rival, limit: Restriction, best: float
 
 
 def _row_without_fleet(heading: tuple[str, str], status: Status, why_not: str) -> Alternative:
-    """The row of a restriction under which no fleet is known."""
+    """The row of a restriction under which no fleet was found."""
     nothing = dict.fromkeys(("cost_usd_per_hour", "bound_usd_per_hour", "gap", "attainment"))
     kind, label = heading
     return Alternative(kind=kind, label=label, status=status, pools=[], why_not=why_not, **nothing)

@@ -1,6 +1,6 @@
-"""The search for a fleet: the best by formula and what it is compared with, then the cheapest that simulations confirm.
+"""The search for a fleet: the best by formula and its rivals, then the cheapest that simulations confirm.
 
-Every other question (safe, nearest miss, narrower precision, stated fleet) is this search under another instance.
+Every other question (safe fleet, nearest miss, narrower precision, stated fleet) is this search on another instance.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ STAGES: Final = (
     "searching other precisions",
     "done",
 )
-"""Of a search for a plan, in order: the work that is done is counted by them."""
+"""Stages of a search for a plan, in order; progress counts them."""
 
 OTHER_ENGINES = "other_engines"
-"""Kind of a row without some engine of the best fleet."""
+"""Kind of an alternative that lacks an engine of the best fleet."""
 FEW_POOLS: Final = ([Role.COLOCATED], [Role.PREFILL, Role.DECODE])
-"""Roles of the fleets that are all tried."""
+"""Roles of the fleets that are searched exhaustively."""
 TUNED: Final = "tuned"
-"""What the tuned fleet is called that fresh requests did not confirm."""
+"""Label of a tuned fleet that fresh requests did not confirm."""
 
 
 # --- by formula -----------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class Restriction:
     usable: BoolArray
 
     def allows(self, fleet: Fleet) -> bool:
-        """Whether all pools of a fleet are of these engines."""
+        """Whether all pools of a fleet have allowed engines."""
         return all(bool(self.usable[ROLES.index(pool.role), pool.shape]) for pool in fleet.pools)
 
 
@@ -109,7 +109,7 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class FormulaResult:
-    """What the search by formula gave: what is proven of its best fleet, the volume that it serves, and its rivals.
+    """Result of the search by formula: the proof for its best fleet, the volume that it serves, and its rivals.
 
     space: what was searched; rivals: the best fleet first, none where none holds.
     """
@@ -121,7 +121,7 @@ class FormulaResult:
 
     @property
     def instance(self) -> Instance:
-        """Whose fleets were searched."""
+        """The instance that was searched."""
         return self.space.instance
 
     @property
@@ -131,12 +131,12 @@ class FormulaResult:
 
     @property
     def best(self) -> list[Fleet]:
-        """The best fleets of all rivals, the first first."""
+        """The best fleet of each rival, in their order."""
         return [rival.fleet for rival in self.rivals if rival.fleets]
 
     @property
     def fleets(self) -> list[Fleet]:
-        """These, and what may take the place of the first."""
+        """These, and fleets that may replace the first."""
         return [*self.rivals[0].fleets, *self.best[1:]] if self.rivals else []
 
 
@@ -151,7 +151,7 @@ def search_by_formula(space: FleetSearch, brake: Brake, report: StageReport = si
 
 
 def _least_cost(space: FleetSearch, brake: Brake) -> FormulaResult:
-    """The cheapest fleet, or that of classes whose pools are bought together."""
+    """The cheapest fleet, or the cheapest fleets of all classes together where pools serve one class each."""
     instance, apart = space.instance, classes_apart(space.instance.problem)
     simple = Fleet(()) if apart else unmixed(space)
     fleet = leanest(space) if apart else or_mixed(space, simple)
@@ -167,9 +167,9 @@ def _least_cost(space: FleetSearch, brake: Brake) -> FormulaResult:
 
 
 def with_comparison(result: FormulaResult, space: FleetSearch, report: StageReport) -> FormulaResult:
-    """The result of a search for the least cost, with fleets to compare; none where pools serve one class each.
+    """The result of a least-cost search with fleets to compare; none where pools serve one class each.
 
-    A search under a restriction may find a mixture that the free search passed over; then that is the best.
+    A search under a restriction may find a mixture that the free search missed; then that is the best.
     """
     instance = space.instance
     if not result.rivals or instance.problem.objective.goal is not Goal.MIN_COST or classes_apart(instance.problem):
@@ -191,7 +191,7 @@ def with_comparison(result: FormulaResult, space: FleetSearch, report: StageRepo
 
 
 def _floor(space: FleetSearch, brake: Brake, ceiling: float = math.inf) -> float | None:
-    """Bound on the cost of any fleet [$/h]; where the time cuts the work short it is a lower one, and that is said."""
+    """Lower bound on the cost of any fleet [$/h]; the time limit may weaken it, which is recorded."""
     floor = least_cost(space.instance, space.settings, brake.left(), ceiling)
     brake.late()
     return floor
@@ -215,7 +215,7 @@ def _most_goodput(space: FleetSearch, brake: Brake) -> FormulaResult:
 
 
 def restrictions(instance: Instance, settings: EngineSettings) -> Iterator[Restriction]:
-    """One accelerator type, one kind of role, one precision, no speculation: where the whole space has more."""
+    """Restrictions to compare where the space has more: one GPU type, role kind or precision, no speculation."""
     offers, tables, problem = instance.problem.offers, instance.tables, instance.problem
     roles, shapes = np.arange(len(ROLES))[:, None], tables.offer[None, :]
     if len(offers) > 1:
@@ -236,7 +236,7 @@ def restrictions(instance: Instance, settings: EngineSettings) -> Iterator[Restr
 
 
 def compare(search: FleetSearch, best: Rival) -> list[Rival]:
-    """The best fleet first, then the best of the same search under every restriction.
+    """The best fleet, followed by the best of the same search under every restriction.
 
     Where a restriction allows the best fleet, it is the best there too.
     """
@@ -270,12 +270,12 @@ def _best_rival(search: FleetSearch, restriction: Restriction) -> Rival:
 
 
 def _rival(space: FleetSearch, fleet: Fleet, restriction: Restriction | None = None) -> Rival:
-    """The best fleet of a search, with those that may take its place."""
+    """The best fleet of a search, with fleets that may replace it."""
     return Rival((fleet, *near_fleets(space, fleet_cost(space.instance, fleet))), restriction)
 
 
 def _why_no_pair(space: FleetSearch) -> str:
-    """Why the limits allow no prefill replica beside a decode replica; empty where they do, or one pool does both."""
+    """Why the limits allow no prefill replica beside a decode replica; empty if they do."""
     problem, settings = space.instance.problem, space.settings
     if (settings.role == COLOCATED).any():
         return ""
@@ -292,7 +292,7 @@ def _why_no_pair(space: FleetSearch) -> str:
 
 
 def other_fleets(search: FleetSearch, comparison: Sequence[Rival]) -> list[Rival]:
-    """The cheapest fleets that lack an engine of the best one, and are not shown already.
+    """The cheapest fleets that lack an engine of the best one and are not among the alternatives yet.
 
     For buyers who cannot get what is recommended. comparison: the best fleet first, as in the comparison.
     """
@@ -311,14 +311,14 @@ def other_fleets(search: FleetSearch, comparison: Sequence[Rival]) -> list[Rival
 
 
 def _without_engines(instance: Instance, pool: FleetPool) -> Restriction:
-    """Any engines but those of the GPU type, size and role of a pool."""
+    """A restriction that excludes engines of the GPU type, size and role of a pool."""
     tables, role = instance.tables, np.arange(len(ROLES))[:, None] == ROLES.index(pool.role)
     alike = (tables.offer == tables.offer[pool.shape]) & (tables.gpus == tables.gpus[pool.shape])
     return Restriction(OTHER_ENGINES, f"without {_engine_words(instance, pool)}", ~(role & alike))
 
 
 def _bought(instance: Instance, fleet: Fleet) -> frozenset[str]:
-    """The engines of a fleet, whatever their parallelism, settings and numbers."""
+    """The engines of a fleet, regardless of their parallelism, settings and numbers."""
     return frozenset(_engine_words(instance, pool) for pool in fleet.pools)
 
 
@@ -351,7 +351,7 @@ def search_summary(space: FleetSearch) -> dict[str, Any]:
 
 
 def simulated(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
-    """The best fleet for the problem's goal when it is simulated, and the bench that judged it."""
+    """The best fleet for the problem's goal in simulation, and the bench that judged it."""
     if result.instance.problem.objective.goal is not Goal.MIN_COST:
         return most_confirmed(result, effort)
     bench = make_bench(result.instance, late=effort.brake.stopped)
@@ -360,7 +360,7 @@ def simulated(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResul
 
 
 def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:
-    """The most of the demand that the fleet is confirmed to serve near its simulated goodput, within what was asked."""
+    """The largest multiple of the demand that the fleet is confirmed to serve, near its simulated goodput."""
     rate = result.instance.problem.workload.request_rate
     bench = make_bench(result.instance, result.volume, effort.brake.stopped)
     try:
@@ -395,7 +395,7 @@ def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort:
 
 
 def with_untried(result: FormulaResult, bench: Bench, best: SearchResult, runs: int) -> tuple[SearchResult, bool]:
-    """The result once no cheaper fleet of one pool or a pair that holds by formula is untried; whether none is.
+    """The result after every cheaper fleet of one pool or a pair that holds by formula was tried; and whether all were.
 
     They come in the order of their cost, but for those that simulation refuted and what has no more of the same
     engines; runs: that confirm one at least.
@@ -419,7 +419,7 @@ def with_untried(result: FormulaResult, bench: Bench, best: SearchResult, runs: 
 
 
 def cheaper_fleets(space: FleetSearch, proof: Proof, cost: float, bench: Bench | None = None) -> CheaperFleets | None:
-    """The fleets between the floor and a cost [$/h], all of which were tried; bench: that simulated some of them."""
+    """Count of the fleets between the floor and a cost [$/h], all of them tried; bench: the one that simulated."""
     instance, low = space.instance, proof.floor or 0.0
     count = fleets_between(space, low, cost)
     if count is None:
@@ -435,7 +435,7 @@ def cheaper_fleets(space: FleetSearch, proof: Proof, cost: float, bench: Bench |
 
 
 def proof_of(result: FormulaResult, winner: Verdict, volume: float, *, is_complete: bool = False) -> Proof:
-    """What the search proved of the winner; where it serves more than any fleet could by formula, nothing.
+    """The proof for the winner; none if it serves more than any fleet could by formula.
 
     is_complete: whether simulation refuted all cheaper fleets of one pool or a pair that hold by formula.
     """
@@ -459,7 +459,7 @@ def proof_of(result: FormulaResult, winner: Verdict, volume: float, *, is_comple
 
 
 def wish_of(problem: Problem, level: Level, wish: Wish | None) -> Wish | None:
-    """How a fleet is tuned: as it is wished, else by the level; None: not at all.
+    """How a fleet is tuned: as asked, else as the level says; None: not at all.
 
     Raises InputError for a front where nothing is tuned.
     """
@@ -474,7 +474,7 @@ def wish_of(problem: Problem, level: Level, wish: Wish | None) -> Wish | None:
 
 
 def _tuned_result(loop: Loop, result: SearchResult, effort: Effort) -> SearchResult:
-    """The confirmed winner with its knobs tuned, without waste, where fresh requests confirm it; else as it was."""
+    """The confirmed winner with its knobs tuned, if fresh requests confirm that; else unchanged."""
     bench, winner = loop.bench, result.winner
     if winner is None or effort.tune is None or bench.late():
         return result

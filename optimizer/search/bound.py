@@ -1,10 +1,10 @@
-"""What no fleet can do better: the floor of its cost, and limits on latency that even an idle engine cannot keep.
+"""The floor of the cost of any fleet, and limits on latency that even an idle engine cannot keep.
 
-The floor: what engines cannot avoid (`work`) is linear, so the cheapest whole engines that do the work and leave no
-more requests late than the goals permit, however the demand is routed over however many pools, are a fleet problem like
-any other, without queues (see `program`). Its bound holds for every fleet of these engines at the parts of latency
-limits of the instance. An engine is a column for each band of its quiet decode steps: within a limit on TPOT it takes
-more engines, beyond it half of the requests with that limit are late.
+The floor: the work that engines cannot avoid (`work`) is linear. So the fewest dollars for whole engines that do the
+work, with no more late requests than the goals permit, under any routing over any number of pools, are a mixed-integer
+program without queues (see `program`). Its bound is valid for every fleet of these engines. An engine has one column
+for each band of its quiet decode steps: within a limit on TPOT it takes more engines, beyond it half of the requests
+with that limit are late.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from .work import fastest_prompt, generating_work, late_first_tokens, late_token
 def least_cost(
     instance: Instance, settings: EngineSettings, seconds: float = math.inf, ceiling: float = np.inf
 ) -> float | None:
-    """Bound on the cost of any fleet of these engines that could hold [$/h]; None where none can be.
+    """Lower bound on the cost of any fleet of these engines that meets the SLOs [$/h]; None if no fleet can.
 
-    seconds: that it may take; it holds wherever the work ends. ceiling: cost above which it is of no interest [$/h].
+    seconds: time limit; the bound is valid wherever the work ends. ceiling: costs above it are of no interest [$/h].
     """
     matrices, aim = floor_matrices(instance, settings), aim_of(instance.problem)
     bound = cheapest(matrices, aim, ceiling * aim.cost_weight, time_limit=seconds).bound
@@ -46,7 +46,7 @@ def least_cost(
 
 
 def least_per_demand(instance: Instance, settings: EngineSettings) -> float | None:
-    """Bound on the cost of any fleet per demand that it could serve, this or a larger one [$/h]; None without any.
+    """Lower bound on cost per multiple of the demand served, at this demand or more [$/h]; None if no fleet can.
 
     With fractions of engines the cost is convex in the demand, so that per demand it is least at the least.
     """
@@ -58,9 +58,9 @@ def least_per_demand(instance: Instance, settings: EngineSettings) -> float | No
 def most_volume(
     instance: Instance, settings: EngineSettings, seconds: float = math.inf, least: float = 1.0
 ) -> float | None:
-    """Multiple of the demand, from `least` to MOST_MORE times as many, that no fleet within the limits exceeds.
+    """Multiple of the demand, from `least` to MOST_MORE times that, which no fleet within the limits exceeds.
 
-    None if unknown. seconds: that it may take; it holds wherever the work ends.
+    None if unknown. seconds: time limit; the bound is valid wherever the work ends.
     """
     aim = Aim(0.0, 1.0 / least, least, least * MOST_MORE)
     most = -cheapest(floor_matrices(instance, settings), aim, time_limit=seconds).bound * least
@@ -68,9 +68,9 @@ def most_volume(
 
 
 def floor_matrices(instance: Instance, settings: EngineSettings) -> Matrices:
-    """One column for each engine in a role and band, that does of everything what the best of its settings does.
+    """One column per engine, role and band, which needs for each flow what the best of its settings needs.
 
-    Those that another one beats are left out.
+    Columns that another one dominates are left out.
     """
     problem, flows = instance.problem, instance.flows
     arrays = (settings.role, settings.shape, settings.seqs, settings.chunk, flows.rate, flows.ttft, flows.tpot)
@@ -98,7 +98,7 @@ def floor_matrices(instance: Instance, settings: EngineSettings) -> Matrices:
 
 @dataclass(frozen=True, slots=True)
 class _Unpriced:
-    """Settings of an instance; key: of all of it but prices and limits."""
+    """Settings of an instance; key: digest of everything except prices and limits."""
 
     key: tuple[object, ...]
     instance: Instance = field(compare=False)
@@ -107,7 +107,7 @@ class _Unpriced:
 
 @lru_cache(maxsize=1)  # a large one, for scenarios that differ in prices alone
 def _columns(work: _Unpriced) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
-    """Role, shape, need and late of each column: what scenarios that differ in prices alone share."""
+    """Role, shape, need and late of each column: scenarios that differ only in prices share them."""
     parts = [_merged(work.instance, *part) for part in _bands(work.instance, work.settings)]
     role, shape, need, late = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     return role, shape, need, late
@@ -230,6 +230,6 @@ def _time(seconds: float, least: float) -> str:
 
 
 def _share_quantile(values: FloatArray, share: FloatArray, goal: float) -> int:
-    """Index of the smallest value that covers `goal` of the shares, which sum to 1."""
+    """Index of the smallest value at which the cumulative share reaches `goal`; shares sum to 1."""
     order = np.argsort(values, kind="stable")
     return int(order[min(int(np.searchsorted(np.cumsum(share[order]), goal - 1e-12)), order.size - 1)])

@@ -1,23 +1,21 @@
-"""Fleets of more pools: two engines of different GPU types or sizes that share what one pool of a fleet could serve.
+"""Mixtures: two pools of different GPU types or sizes that share what one pool of a fleet could serve.
 
-For so many engines of the first, as many of the second as cost less than the best fleet. Pairs that do not keep up with
-the demand, however it is split (`keeping_up`), are left out; the others are evaluated in the order of how much busier
-they would be than such engines usually bear. Where the most of the second engines hold, the fewest that do are taken,
-as more engines never miss more. What holds is mixed further at once, one of its pools at a time.
+For every number of engines in the first pool, the second gets the most engines with which the fleet still costs less
+than the best one. Pairs that cannot keep up with the demand, however it is split (`keeping_up`), are left out; the
+others are evaluated by how much busier they would be than such engines usually bear. If the most engines hold, the
+fewest that do are taken, as more engines never miss more. A fleet that holds is mixed further at once, one of its pools
+at a time.
 
-What engines need of each length differs, so one pool serves the prompts up to a cut by length, the other those behind,
-and a length that the cut goes through is shared. Where the gateway knows thresholds of length only, no length is
-shared; for others a cut between two lengths is tried last, as routers know it best. Moving the cut gives one pool more
-to do and the other less: so where one misses too much even beside an idle one, the cut has to move away from it, and
-where both do, no cut holds.
+Engines differ in what they need for each length. So one pool serves the prompts up to a cut by length, the other those
+beyond it, and they share a length that the cut goes through. If the gateway knows only thresholds of length, no length
+is shared; otherwise a cut between two lengths is tried last, as routers know it best. Moving the cut gives one pool
+more to do and the other less: a pool that misses too much even beside an idle one needs the cut to move away from it,
+and if both do, no cut holds.
 
-The fleet of most goodput, or of most goodput per dollar, among those that hold when they are evaluated.
-
-The cheapest fleet that serves a volume is that of the usual search at so many times the demand. What it serves, and
-what it costs, bound all others: none serves more for less, so that between two volumes no fleet has more than the
-higher one, or per dollar than the higher one at the cost of the lower. The interval that could have most is halved
-until none could have more than the best. In the place of the best of one pool or two, one that mixes engines within a
-stage is taken (`mixtures`), where that serves more, or as much for less.
+Goodput: the fleet that serves most, or most per dollar, comes from the same search. The cheapest fleet at a multiple of
+the demand bounds all others: none serves more for less. So between two volumes no fleet serves more than the higher one
+does, or has more per dollar than the higher one at the cost of the lower. The interval with the largest bound is halved
+until no interval can beat the best fleet. A mixture takes its place where it serves more, or as much for less.
 """
 
 from __future__ import annotations
@@ -54,17 +52,17 @@ from .search import FleetSearch, cheapest_held, evaluated, most_engines, smalles
 from .work import keeping_up
 
 LOOKS = CANDIDATES * QUICK_CANDIDATES
-"""Fleets that are evaluated in one search; each takes the states of two pools."""
+"""Most fleets that one search for mixtures evaluates; each needs the states of two pools."""
 
 Parts = Sequence[tuple[int, Fleet]]
-"""Classes and their fleets."""
+"""SLO classes and their fleets."""
 Solve = Callable[[Instance], Fleet]
-"""Finds the cheapest fleet of an instance; an empty one where it finds none."""
+"""Finds the cheapest fleet of an instance; returns an empty fleet if it finds none."""
 
 Pick = tuple[int, int]
 """A setting, and how many engines of it."""
 Proposal = tuple[float, int, Pick, int]
-"""How busy the pools would be; number of the stage; the first pool, and the setting of the second."""
+"""An entry of the queue: how busy the pools would be, the stage, the first pool, and the setting of the second."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +80,7 @@ class Stage:
 
 
 def stages_of(fleet: Fleet) -> Iterator[Stage]:
-    """What each pool of a fleet serves, as two could take its place."""
+    """What each pool of a fleet serves, for two pools to take its place."""
     for pool in fleet.pools:
         yield Stage(ROLES.index(pool.role), pool.route, tuple(rest for rest in fleet.pools if rest is not pool))
 
@@ -147,11 +145,11 @@ class Mixing:
 
     @property
     def problem(self) -> Problem:
-        """What the search is for."""
+        """The problem that is searched."""
         return self.search.instance.problem
 
     def start(self, fleets: Sequence[Fleet]) -> None:
-        """Propose what the search so far gives: whole stages, the cheapest partners, and stages of these fleets."""
+        """Propose mixtures of whole stages, beside their cheapest partners, and of the best fleets so far."""
         route = np.ones(self.search.instance.flows.isl.size)
         partners = ((PREFILL, self._cheapest_apart(DECODE)), (DECODE, self._cheapest_apart(PREFILL)))
         whole = [Stage(COLOCATED, route)] if (self.search.settings.role == COLOCATED).any() else []
@@ -160,7 +158,7 @@ class Mixing:
             self._wait(stage)
 
     def run(self) -> None:
-        """Evaluate what is proposed, the least busy first, and what can be made of it."""
+        """Evaluate the proposals, the least busy first, and mix further what holds."""
         while self.waiting and self.left > 0 and not self.search.late():
             _, place, first, second = heapq.heappop(self.waiting)
             if self._improve(self.stages[place], first, second) and self.best is not None:
@@ -170,7 +168,7 @@ class Mixing:
     # --- what is proposed -------------------------------------------------------------------------------------------
 
     def _wait(self, stage: Stage) -> None:
-        """Propose two pools for a stage that is new."""
+        """Propose pairs of pools for a stage that is new."""
         if stage.key not in self.keys:
             self.keys.add(stage.key)
             self.stages.append(stage)
@@ -278,7 +276,7 @@ class Mixing:
         return True
 
     def _by_length(self, stage: Stage, first: int, second: int, *, whole: bool) -> Order:
-        """The flows by prompt length, from the end that suits the first pool; whole: to be cut between lengths only."""
+        """Flows by prompt length, from the end that suits the first pool; whole: cut between lengths only."""
         instance, shapes = self.search.instance, self.search.settings.shape
         isl, price = instance.flows.isl, instance.tables.usd_per_hour[shapes]
         short, need = isl < isl.mean(), [self.need[setting] * stage.route for setting in (first, second)]
@@ -310,7 +308,7 @@ class Mixing:
     def _pools(
         self, stage: Stage, picks: tuple[Pick, Pick], order: Order, place: float
     ) -> tuple[FleetPool, FleetPool] | None:
-        """Both pools with the flows cut at a place; None where one of them has nothing to serve."""
+        """Both pools with the flows cut at a place; None if one of them would serve nothing."""
         share = np.zeros(stage.route.size)
         share[order.flows] = np.clip(place - np.arange(share.size), 0.0, 1.0)
         first, second = stage.route * share, stage.route * (1.0 - share)
@@ -321,7 +319,7 @@ class Mixing:
     def _overloaded(
         self, stage: Stage, picks: tuple[Pick, Pick], pools: tuple[FleetPool, FleetPool]
     ) -> tuple[bool, bool]:
-        """Which of two pools should serve less; neither where the fleet holds."""
+        """Which of the two pools should serve less; neither if the fleet holds."""
         self.left -= 1
         instance, fleet = self.search.instance, Fleet((*pools, *stage.others))
         first, second, *rest = (pool_state(instance, pool, 1.0) for pool in fleet.pools)
@@ -336,7 +334,7 @@ class Mixing:
         return slack[0] <= slack[1], slack[0] > slack[1]
 
     def _fleet(self, stage: Stage, pools: tuple[FleetPool, FleetPool]) -> Fleet | None:
-        """The whole fleet, if it can hand over what it has to."""
+        """The whole fleet, if its hand-overs are possible; else None."""
         instance = self.search.instance
         fleet = Fleet(with_names(instance, [*pools, *stage.others]))
         return fleet if can_hand_over(instance, fleet) and still_holds(instance, fleet) else None
@@ -360,9 +358,9 @@ def balance(first: FloatArray, second: FloatArray) -> FloatArray:
 
 
 def cheaper_mixture(search: FleetSearch, fleet: Fleet, below: float) -> Fleet | None:
-    """The cheapest mixture that holds and costs less than `below` [$/h]; None where none does.
+    """The cheapest mixture that holds and costs less than `below` [$/h]; None if there is none.
 
-    fleet: one that holds, whose pools may be mixed, or an empty one.
+    fleet: a fleet that holds, whose pools may be mixed, or an empty one.
     """
     mixing = Mixing(search, below)
     mixing.start([fleet])
@@ -371,13 +369,13 @@ def cheaper_mixture(search: FleetSearch, fleet: Fleet, below: float) -> Fleet | 
 
 
 def or_mixed(search: FleetSearch, best: Fleet) -> Fleet:
-    """A fleet that holds, or a cheaper mixture."""
+    """The fleet, or a cheaper mixture."""
     mixture = cheaper_mixture(search, best, fleet_cost(search.instance, best) if best.pools else math.inf)
     return best if mixture is None else smallest_batches(search.instance, mixture)
 
 
 def leanest(search: FleetSearch) -> Fleet:
-    """The cheapest fleet of one pool or two, or a mixture that costs less; empty where none holds.
+    """The cheapest fleet of one pool or two, or a cheaper mixture; empty if none holds.
 
     Where SLO classes have pools of their own, the fleets of all classes together.
     """
@@ -407,7 +405,7 @@ def by_class(instance: Instance, solve: Solve) -> Fleet:
 
 
 def _in_turn(instance: Instance, solve: Solve, order: Sequence[int]) -> Parts:
-    """A fleet for each class within what those before it left over; empty where one gets none."""
+    """A fleet for each class, within what the classes before it left; empty if one class gets none."""
     class_fleets: list[tuple[int, Fleet]] = []
     for place, k in enumerate(order):
         fleet = solve(of_class(instance, k, _together(instance, class_fleets), later=len(order) - place - 1))
@@ -482,11 +480,11 @@ BEYOND = (1.0 + NOTABLE, 1.0 + TOLERANCE)
 serves a little more may be nothing to go on from."""
 
 Serving = tuple[Fleet, float]
-"""A fleet, and the most that it is known to serve, as a multiple of the demand."""
+"""A fleet, and the largest multiple of the demand that it is known to serve."""
 
 
 def best_serving(search: FleetSearch) -> Serving:
-    """The fleet within the limits that is best by the objective, and what it serves; an empty one without any."""
+    """The best fleet within the limits by the objective, and what it serves; an empty fleet if there is none."""
     instance, best = search.instance, best_of_few_pools(search)
     if not best[0].pools:
         return best
@@ -540,9 +538,9 @@ def _by_price(instance: Instance) -> bool:
 
 
 def goodput_gap(search: FleetSearch, serving: Serving, seconds: float) -> float | None:
-    """By how much less a fleet has than what none within the limits that keeps up exceeds [1]; None where unknown.
+    """Gap between what a fleet reaches and the bound that no fleet within the limits exceeds [1]; None if unknown.
 
-    seconds: that it may take.
+    seconds: time limit.
     """
     instance, settings, (fleet, serves) = search.instance, search.settings, serving
     if _by_price(instance):

@@ -1,6 +1,4 @@
-"""A mixed-integer linear programme, and its solution with OR-Tools.
-
-The fleet problem in numbers, as a mixed-integer programme, and its cheapest fleet of whole engines with a bound.
+"""The fleet problem as a mixed-integer linear program, and its solution with OR-Tools: whole engines, with a bound.
 
 n_c   engines of column c, whole          x_cf   share of flow f on column c
 y_c   column c is used, 0 or 1            z_pdf  share handed over from prefill domain p to decode domain d
@@ -16,8 +14,8 @@ attainment   sum late_cf x_cf <= permitted_k V                            every 
 inventory, budget, power, max_gpus, max_pools, gateway; N_t only where whole nodes are
 billed or GPUs are owned, y_c where pools count
 
-HiGHS finds the best fleet, and bounds it. Work is limited by nodes of the search tree, so without a time limit a result
-does not depend on the machine or on what else it does.
+HiGHS finds the best fleet and its bound. Work is limited by nodes of the search tree, so that without a time limit the
+result depends neither on the machine nor on its load.
 """
 
 from __future__ import annotations
@@ -52,10 +50,10 @@ else:
     Program = Any
 
 NEGLIGIBLE = 1e-9
-"""Coefficients below this are rounding noise to the solvers, whose feasibility tolerance is coarser."""
+"""Smaller coefficients are rounding noise: the solvers' feasibility tolerance is coarser."""
 
 _ALONE = threading.Lock()
-"""Held while a solver runs: standard output belongs to the whole process."""
+"""Lock for the time that a solver runs, as standard output belongs to the whole process."""
 
 
 class SolveStatus(StrEnum):
@@ -80,7 +78,7 @@ class ProgramSolution:
 
 @dataclass(slots=True)
 class Builder:
-    """Collects variables and rows block by block, then makes a Program.
+    """Collects variables and rows block by block, then builds the model.
 
     In whole blocks of the protocol buffer: ten times faster than MathOpt's own model, variable by variable.
     """
@@ -284,7 +282,7 @@ class Matrices:
         return own if self.talks is None else self.talks
 
     def undominated(self) -> Matrices:
-        """Without columns that another of the same role and domain beats in every flow, limit and in price."""
+        """The matrices without columns that another one of the same role and domain dominates."""
         weights = [limit.weight for limit in (*self.limits, *self.pool_limits)]
         needs = self.need.reshape(self.size, math.prod(self.need.shape[1:]))
         columns = np.column_stack([self.price, *weights, self.late, needs])
@@ -316,13 +314,13 @@ def pool_limits(problem: Problem, role: IntArray) -> tuple[Limit, ...]:
 
 
 def engine_cost(instance: Instance) -> FloatArray:
-    """Price of one engine of each shape that costs the same in any fleet, else 0 [$/h], shape (S,)."""
+    """Price of one engine of each shape, 0 if it depends on the rest of the fleet [$/h], shape (S,)."""
     singly = np.array([not _by_stock(offer) for offer in instance.problem.offers])
     return np.asarray(instance.tables.usd_per_hour * singly[instance.tables.offer])
 
 
 def _by_stock(offer: Offer) -> bool:
-    """Whether what a GPU costs depends on the others: whole nodes are billed, or some are owned."""
+    """Whether the price of a GPU depends on the others: whole nodes are billed, or some GPUs are owned."""
     return offer.billing is Billing.NODE or offer.owned > 0
 
 
@@ -394,7 +392,7 @@ def write_model(matrices: Matrices, aim: Aim, ceiling: float = math.inf) -> Flee
 
 
 def _hand_over_rows(matrices: Matrices, builder: Builder, routes: tuple[IntArray, IntArray, IntArray]) -> None:
-    """What each prefill domain sends, decode domains take in; with one partner alone it needs no z of its own."""
+    """Rows that balance what prefill domains send and decode domains take; with a single partner no z is needed."""
     column, flow, variables = routes
     flows, role, domain = range(matrices.flows), matrices.role[column], matrices.domain[column]
     names = [f"takes{d}_{f}" for d in range(matrices.hand_over.shape[1]) for f in flows]
@@ -484,9 +482,9 @@ def cheapest(
     gap: float = OPTIMAL_GAP / 2.0,
     nodes: int = MOST_LOOKS,
 ) -> ProgramSolution:
-    """The best fleet of an objective up to the ceiling, x its engines of each column; its bound is the ceiling at most.
+    """The best fleet for an objective, up to the ceiling: x has the engines of each column; the bound never exceeds it.
 
-    Where nothing is asked for, it is none at all. time_limit, gap, nodes: see `solve`.
+    Without demand the fleet is empty. time_limit, gap, nodes: see `solve`.
     """
     nothing = np.zeros(0)
     if not matrices.flows:

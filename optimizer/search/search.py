@@ -1,14 +1,18 @@
-"""The cheapest fleet of one colocated pool, or of a prefill and a decode pool, that holds when it is evaluated.
+"""Best-first search by formula: the cheapest fleet of one colocated pool, or of a prefill and a decode pool.
 
-Fleets are evaluated in the order of their cost, from as few engines as keep up with the demand on (`keeping_up`). The
-first that holds is the cheapest of one pool or a pair, as more engines in a pool never make it miss more; of pools of
-up to `FleetSearch.most` engines, and unless MOST_LOOKS or the time end it (`FleetSearch.cut`).
-A fleet of more pools may be cheaper still: `mixtures` looks for these, and only the floor (`bound`) bounds them all.
+A fleet *holds* if every SLO class reaches its goal when the fleet is evaluated. Fleets are evaluated in the order of
+their cost, starting from the fewest engines that keep up with the demand (`keeping_up`). More engines in a pool never
+make it miss more, so the first fleet that holds is the cheapest of one pool or a pair. This covers pools of up to
+`FleetSearch.most` engines, unless MOST_LOOKS or the time limit ends the search (`FleetSearch.cut`). A fleet of more
+pools may be cheaper still: `mixtures` searches for these, and the floor (`bound`) bounds them all.
 
-Of several fleets of one cost those are taken first that some target of the engine can route, and of these the ones
-without pipelines: they are the hardest to foresee, and not every target hands over from their stages. Then those that
-keep up with the demand, late or not, with a replica fewer in any pool; then those that hold on slow GPUs too. Of what
-is left the one with the most room for more load; then the one with the fewest pools.
+Fleets of equal cost are ranked by these rules (`preferred`), in this order:
+
+1. some target of the engine can route it;
+2. no pipelines: their times are the hardest to predict, and not every target hands over from their stages;
+3. it still keeps up with the demand, late or not, with one replica fewer in any pool;
+4. it holds on slow GPUs too;
+5. the most room for more load; then the fewest pools.
 """
 
 from __future__ import annotations
@@ -46,30 +50,30 @@ from .settings import EngineSettings, make_settings
 from .work import LATE_BY_STEPS, fastest_prompt, keeping_up, late_first_tokens, late_tokens
 
 NEAR = 0.7
-"""Share of every goal that a fleet reaches by formula which is worth a simulation [1]: predictions are off by so much
-at times."""
+"""A fleet is worth a simulation if it reaches this share of every goal by formula [1]: the formulas are at times off
+by as much."""
 
 Picks = tuple[tuple[int, int], ...]
-"""Settings, and how many engines of each."""
+"""A fleet as (setting, engines) of each pool."""
 Engines = tuple[tuple[object, ...], tuple[int, ...]]
-"""What tells the engines of each pool from others (role, shape and chunk), and how many there are."""
+"""Role, shape and chunk of the engines of each pool, and how many there are."""
 
 
 def engines_of(instance: Instance, fleet: Fleet) -> Engines:
-    """What engines a fleet has, whatever their batch limits."""
+    """The engines of a fleet, regardless of their batch limits."""
     tables, pools = instance.tables, fleet.pools
     kind = tuple((pool.role, tables.shapes[pool.shape], float(tables.chunks[pool.chunk])) for pool in pools)
     return kind, tuple(pool.replicas for pool in pools)
 
 
 def is_refuted(engines: Engines, misses: Sequence[Engines]) -> bool:
-    """Whether a fleet has no more of the same engines in any pool than one that was refuted."""
+    """Whether a refuted fleet has at least as many of the same engines in every pool."""
     return any(engines[0] == kind and all(map(int.__le__, engines[1], most)) for kind, most in misses)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FleetSearch:
-    """What the evaluation says of those pools of an instance that serve all of their stage.
+    """The search over fleets whose pools each serve all of their stage, with what is known of them so far.
 
     settings: of the engines; least (settings,): fewest engines that keep up with the demand; gpus_each (settings,
     offers): GPUs of each offer that one engine takes; hopeless (settings,): those with which too many requests are late
@@ -98,7 +102,7 @@ class FleetSearch:
 
     @classmethod
     def of(cls, instance: Instance, settings: EngineSettings, late: Late = never) -> FleetSearch:
-        """Nothing evaluated yet."""
+        """A search in which nothing is evaluated yet."""
         need = keeping_up(instance, settings) @ instance.flows.rate
         least = np.maximum(np.ceil(np.minimum(need, 1e9) - 1e-9), 1.0).astype(np.int64)
         late_share = np.maximum(late_first_tokens(instance, settings), late_tokens(instance, settings, 0.0))
@@ -113,11 +117,11 @@ class FleetSearch:
         return cls(instance, settings, least, gpus_each, hopeless, prompt_time, flows.whole - prompt, late)
 
     def without(self, misses: Sequence[Engines]) -> FleetSearch:
-        """The search without refuted fleets; the states of pools stay known."""
+        """The search without refuted fleets; it keeps the states of pools."""
         return replace(self, pool_sizes={}, reached={}, misses=tuple(misses)) if misses else self
 
     def pool(self, setting: int, engines: int) -> FleetPool:
-        """So many engines of a setting as a pool that serves all of its stage."""
+        """A pool of this many engines of a setting, which serves all of its stage."""
         settings, route = self.settings, np.ones(self.instance.flows.isl.size)
         role, shape = ROLES[int(settings.role[setting])], int(settings.shape[setting])
         seqs, chunk = int(settings.seqs[setting]), int(settings.chunk[setting])
@@ -134,7 +138,7 @@ class FleetSearch:
         return pool_state(self.instance, self.pool(setting, engines), volume)
 
     def holds(self, picks: Picks) -> bool:
-        """Whether a fleet keeps every goal, and is not refuted."""
+        """Whether a fleet meets every goal by formula, and is not refuted."""
         if self.misses and is_refuted(engines_of(self.instance, self.fleet(picks)), self.misses):
             return False
         if picks not in self.reached:
@@ -143,7 +147,7 @@ class FleetSearch:
         return self.reached[picks] >= 1.0
 
     def enough(self, setting: int, most: int) -> int | None:
-        """The fewest engines, `most` at most, with which a pool keeps the goals, its partner apart; None if none do."""
+        """The fewest engines, up to `most`, with which a pool is `able`; None if none are."""
         low, high = self.pool_sizes.get(setting, (int(self.least[setting]) - 1, None))
         if most <= low or self.hopeless[setting]:
             return None
@@ -163,7 +167,7 @@ class FleetSearch:
         return high if high <= most else None
 
     def spoiled_by_limit(self, setting: int, engines: int) -> bool:
-        """Whether a colocated pool misses for its batch limit alone: but for late tokens and full memory it would hold.
+        """Whether only the batch limit makes a colocated pool miss: without late tokens and full memory it would hold.
 
         A smaller limit makes full batches faster, and leaves the memory of its logits to the KV cache.
         """
@@ -185,11 +189,11 @@ class FleetSearch:
         return bool(why)
 
     def most(self, setting: int) -> int:
-        """Engines of a setting that are tried: a pool of as many that still misses does so for another reason."""
+        """The most engines of a setting that are tried: if that many still miss, more would not help."""
         return CANDIDATES * int(self.least[setting]) + QUICK_CANDIDATES
 
     def able(self, setting: int, engines: int) -> bool:
-        """Whether a pool keeps the goals with the best of partners: without misses, as quick as the fastest idle one.
+        """Whether a pool meets the goals beside an ideal partner: never late, and as fast as the fastest idle engine.
 
         At least half of the requests have steps that are no shorter than those of the fastest engine.
         """
@@ -215,7 +219,7 @@ class FleetSearch:
 
 
 def near_fleets(search: FleetSearch, cost: float) -> list[Fleet]:
-    """What may take the place of a fleet of some cost [$/h] that misses in simulation, within the limits.
+    """Fleets within the limits that may replace a fleet of this cost [$/h] which misses in simulation.
 
     Those of the same cost that hold by formula too, then QUICK_CANDIDATES cheaper ones that come near every goal
     (NEAR), the nearest first.
@@ -230,7 +234,7 @@ def near_fleets(search: FleetSearch, cost: float) -> list[Fleet]:
 def cheapest_held(
     search: FleetSearch, problem: Problem, below: float = np.inf, usable: BoolArray | None = None
 ) -> tuple[Picks, float] | None:
-    """The cheapest fleet of one pool or two that holds, within the limits and below some cost, and its cost [$/h].
+    """The cheapest fleet of one or two pools that holds, within the limits and below a cost, and its cost [$/h].
 
     problem: the instance's own, or one that differs in prices and limits alone; usable (settings,): which may be used.
     Of fleets that cost the same, one that survives the loss of a replica and has the most room (`preferred`).
@@ -252,10 +256,10 @@ def cheapest_held(
 
 
 def _cheapest_pairs(search: FleetSearch, problem: Problem, below: float, free: BoolArray) -> list[tuple[Picks, float]]:
-    """Of a prefill and a decode pool, all of the least cost: best first, by the decode engines one more each time.
+    """All fleets of least cost with a prefill and a decode pool, by best-first search over the decode engines.
 
-    What waits is either a fleet that holds, or one that no fleet of so many decode engines undercuts: then the fewest
-    prefill engines beside them are looked for, and one decode engine more waits next.
+    An entry of the queue is either a fleet that holds, or a lower bound for fleets with this many decode engines: then
+    the fewest prefill engines beside them are searched, and an entry with one more decode engine joins the queue.
     """
     waiting = [(cost, picks, False) for cost, picks in _pairs(search, problem, below, free)]
     heapq.heapify(waiting)
@@ -294,9 +298,9 @@ def _cheapest_pairs(search: FleetSearch, problem: Problem, below: float, free: B
 def _fewest_beside(
     search: FleetSearch, problem: Problem, prefill: tuple[int, int], decode: tuple[int, int], ceiling: float
 ) -> Picks | None:
-    """The fewest prefill engines, those picked at least, that hold beside decode engines for less than `ceiling` [$/h].
+    """The fewest prefill engines, at least those picked, that hold beside the decode engines below `ceiling` [$/h].
 
-    None where none do.
+    None if none do.
     """
     setting, least = prefill
 
@@ -317,7 +321,7 @@ def most_engines(
     top: IntArray,
     below: FloatArray | float = np.inf,
 ) -> IntArray:
-    """Engines, `top` at most, that the limits allow beside other GPUs for less than `below` [$/h], (rows,).
+    """The most engines, up to `top`, that the limits allow beside other GPUs for less than `below` [$/h], (rows,).
 
     other_gpus, engine_gpus (rows, offers): GPUs of the other pools, and of one engine; its pool has spares too.
     """
@@ -331,7 +335,7 @@ def most_engines(
 
 
 def _cheapest_alone(search: FleetSearch, problem: Problem, below: float, free: BoolArray) -> list[tuple[Picks, float]]:
-    """Of one colocated pool, all of the least cost: of each setting as many engines as cost no more, or as hold.
+    """All fleets of least cost with one colocated pool: of each setting the fewest engines that hold.
 
     Of engines that differ in their batch limits alone the largest limit comes first; a smaller one is of use only where
     that makes long steps shorter or leaves more memory to the KV cache. So it is looked at only for fewer engines, and
@@ -374,7 +378,7 @@ def _price(search: FleetSearch, problem: Problem, picks: Picks) -> float:
 
 
 def _talking(search: FleetSearch, problem: Problem, free: BoolArray) -> tuple[IntArray, IntArray]:
-    """Every prefill setting beside every decode setting that it can hand over to; none where two pools are too many."""
+    """All pairs of a prefill and a decode setting that can hand over; none if the limits forbid two pools."""
     settings, talks = search.settings, search.instance.tables.talks
     ends = [np.flatnonzero(free & (settings.role == role)) for role in (PREFILL, DECODE)]
     may_pair = problem.constraints.fits((Role.PREFILL, Role.DECODE))
@@ -383,7 +387,7 @@ def _talking(search: FleetSearch, problem: Problem, free: BoolArray) -> tuple[In
 
 
 def _pairs(search: FleetSearch, problem: Problem, below: float, free: BoolArray) -> list[tuple[float, Picks]]:
-    """Every pair of as few engines as keep up that the limits allow and that costs less: cost, pools."""
+    """Every pair of pools with the fewest engines that keep up, within the limits and below a cost: cost, pools."""
     least, (first, second) = search.least, _talking(search, problem, free)
     gpus = search.gpus_each * (least + problem.constraints.spare_replicas)[:, None]
     need = gpus[first] + gpus[second]
@@ -422,9 +426,10 @@ def fleets_between(search: FleetSearch, low: float, high: float) -> int | None:
 
 
 def smallest_batches(instance: Instance, fleet: Fleet) -> Fleet:
-    """The fleet with the smallest batch limits that let no more requests miss at the most that each pool can take.
+    """The fleet with the smallest batch limits that cost no capacity and let no more requests miss.
 
-    The search takes the largest; smaller ones take no room from the fleet, nor from a pool beside others that are busy.
+    The search uses the largest limits. Smaller ones are taken where the fleet, and each pool by itself, can serve as
+    much as before.
     """
     pools = list(fleet.pools)
     most = goodput_volume(instance, fleet)
@@ -447,7 +452,7 @@ def smallest_batches(instance: Instance, fleet: Fleet) -> Fleet:
 
 
 def evaluated(instance: Instance, late: Late = never, usable: BoolArray | None = None) -> FleetSearch:
-    """The search among the engines of an instance; late: whether no more fleets are to be looked at.
+    """A search over the engines of an instance; late: tells when to stop.
 
     usable: which engines in which roles, (roles, shapes); None: all.
     """
@@ -458,7 +463,7 @@ def evaluated(instance: Instance, late: Late = never, usable: BoolArray | None =
 
 
 def unmixed(search: FleetSearch, below: float = math.inf) -> Fleet:
-    """The cheapest fleet of one pool or two that holds, below a cost [$/h]; empty where there is none."""
+    """The cheapest fleet of one or two pools that holds, below a cost [$/h]; empty if there is none."""
     cheapest = cheapest_held(search, search.instance.problem, below)
     return Fleet(()) if cheapest is None else smallest_batches(search.instance, search.fleet(cheapest[0]))
 
@@ -475,13 +480,13 @@ def without_prices(problem: Problem) -> Problem:
 
 
 def priced(instance: Instance, problem: Problem) -> Instance:
-    """The instance of a problem that differs in prices and limits alone."""
+    """The instance for a problem that differs only in prices and limits."""
     prices = np.array([offer.least_usd_per_hour for offer in problem.offers])
     return replace(instance, problem=problem, tables=instance.tables.with_prices(prices))
 
 
 def roomiest(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
-    """The fleet that keeps its goals at the highest multiple of the demand; the first of such that have as much."""
+    """The fleet that meets its goals at the highest multiple of the demand; the first one if several tie."""
     best, *rivals = fleets
     room = max(goodput_volume(instance, best), 1.0) if rivals else 1.0
     for rival in rivals:
@@ -491,9 +496,9 @@ def roomiest(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
 
 
 def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
-    """Of fleets that hold and cost the same, the one that the module's rules prefer; the first of equals.
+    """The preferred one of fleets that hold and cost the same, by the rules in the module's docstring.
 
-    A rule that no fleet keeps is passed over.
+    A rule that no fleet satisfies is skipped; the first of equals is taken.
     """
     gateway = any_target(instance.problem.engine).gateway  # of some target, which gets each length whole
     rules: tuple[Callable[[Fleet], bool], ...] = (
@@ -509,5 +514,5 @@ def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
 
 
 def pool_survives(instance: Instance, pool: FleetPool) -> bool:
-    """Whether a pool keeps up with its part of the demand with a replica fewer."""
+    """Whether a pool still keeps up with its part of the demand with one replica fewer."""
     return pool.replicas > 1 and pool_state(instance, replace(pool, replicas=pool.replicas - 1), 1.0).stable

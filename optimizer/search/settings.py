@@ -1,7 +1,4 @@
-"""Settings of engines: those that a search may choose from.
-
-A setting of an engine is a role, shape, batch limit and token budget.
-"""
+"""The engine settings that a search may choose from: each is a role, shape, batch limit and token budget."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class EngineSettings:
 
 
 def make_settings(instance: Instance, *, every_limit: bool = False) -> EngineSettings:
-    """Every setting that the limits can hold one engine of, in roles that are allowed, with someone to talk to.
+    """Every setting that fits in memory, in a role that is allowed, with a partner where it needs one.
 
     A prefill engine has the largest token budget that there is memory for, as larger steps are more efficient and no
     decode waits for them; in a pipeline any, as stages work side by side on several steps only. A decode engine has the
@@ -56,7 +53,7 @@ def make_settings(instance: Instance, *, every_limit: bool = False) -> EngineSet
 
 
 def _last(possible: BoolArray, axis: int) -> BoolArray:
-    """Of what is possible the last along an axis."""
+    """The last possible entry along an axis."""
     later = np.flip(np.cumsum(np.flip(possible, axis), axis), axis)
     return np.asarray(possible & (later == 1))
 

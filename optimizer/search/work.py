@@ -1,6 +1,6 @@
-"""What no engine can avoid, at any load: the work of each flow, and requests that are late anyway.
+"""The least work that any engine has to do for each flow, and the requests that are late in any case.
 
-The evaluation (`fleets.pool`, `fleets.evaluate`) accepts no pool that does less, so all of it holds for every
+The evaluation (`fleets.pool`, `fleets.evaluate`) accepts no pool that does less, so the bounds are valid for every
 fleet that it could accept. Work: with x the rates at one of n engines, A = sum x osl a and P = sum x e (what prompts
 add to the steps of others), and a line b0 + m R <= b(R) below the decode steps of batches up to the limit B,
 
@@ -13,8 +13,8 @@ and t is at most what keeps the batch within B (t sum x osl <= B), its KV cache 
     memory    n >= sum n x (e + osl (a + m + b0 h / M))
     tokens    n >= sum n x (e + osl (a + m) / (1 - b0 / tau))
 
-A pool whose quiet steps are longer than tau makes half of the requests with that limit late at least: as many are
-longer than the mean of what is normally distributed.
+A pool whose quiet steps are longer than tau makes at least half of the requests with that limit late, as half of a
+normal distribution lies above its mean.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class Lines:
 def lines_below(instance: Instance, settings: EngineSettings) -> Lines:
     """The lines through any two batch limits, moved down below all steps up to the batch limit of the setting.
 
-    Those that start below nothing say nothing: they are given the height of the flat one, which always does. Settings
-    that differ in their chunk alone share their lines.
+    Lines that start below zero bound nothing: the height of the flat line, which always holds, replaces theirs.
+    Settings that differ only in their chunk share their lines.
     """
     engines, place = np.unique(np.stack([settings.shape, settings.seqs]), axis=1, return_inverse=True)
     seqs, base = instance.tables.seqs, instance.tables.decode_base[engines[0]]

@@ -1,1 +1,1 @@
-"""Fleets judged by simulation: verdict and blame, repairs, no waste, tuning, and the record of it."""
+"""Fleets judged by simulation: runs and verdicts, the search for the cheapest that holds, tuning, and the record."""

@@ -1,11 +1,12 @@
-"""Whether a fleet holds its goals: simulated with the same requests as every other fleet, then confirmed on fresh ones.
+"""The verdict on a fleet: simulated under the same requests as every other fleet, then confirmed on fresh ones.
 
-A fleet holds where the lower end of every class's 95 % interval reaches the goal, the fleet keeps up with its arrivals,
-over two full runs at least, and it comes out of a crowd: as many requests as fill its memory at once. It misses where
-an upper end lies below the goal. Where the interval straddles the goal the runs are doubled (`judge.until_decided`).
-What the search chooses is confirmed on requests that no choice was made by, in runs that are doubled likewise. Each of
-the LOOKS of the k-th confirmation lets a fleet that misses pass with a chance of TAIL / LOOKS / 2^k, so that all of
-them together do with TAIL. Why so: docs/theory/verification.md.
+A fleet holds if, over at least two full runs, the lower end of every class's 95 % interval reaches the goal, the fleet
+keeps up with its arrivals, and it recovers from a crowd: as many requests as fill its memory, at once. It misses if an
+upper end lies below the goal. If the goal lies within the interval, the runs are doubled (`judge.until_decided`).
+
+The winner is confirmed on fresh requests, which influenced no choice, in runs that are doubled in the same way. Each of
+the LOOKS of the k-th confirmation lets a fleet that misses pass with chance TAIL / LOOKS / 2^k, so that all looks
+together do so with chance TAIL (docs/theory/verification.md).
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ LIFETIMES = 1.0 / WARM_UP
 warm-up is one of them, and caches fill in it. Of a run with a crowd, in the requests of that: a fleet which ends a
 tenth more than come has drained it by the second half [1]."""
 RELAXATIONS = 2.5 * BATCHES / LEAST_RUNS
-"""Length of a full run in times that its slowest queue or batch remembers, so that each batch of LEAST_RUNS runs is two
-and a half of them long."""
+"""Length of a full run in memories of its slowest queue or batch, so that each batch of LEAST_RUNS runs lasts two and a
+half of them."""
 LEAST_REQUESTS, MOST_REQUESTS = 8_000, MOST_JUDGED // SHORT_RUNS
-"""Of a full run; assumed: fewer tell too little of a 99 % goal, more take too long for a search."""
+"""Least and most requests of a full run; assumed: fewer say too little about a 99 % goal, more take too long."""
 HALF_FULL = 0.5
 """Occupancy of the fullest engine up to which memory is no concern [1]."""
 CROWD = 1.5
@@ -80,16 +81,16 @@ counts as falling behind, so that what passes has 3 % or so left. Near is where 
 busy for so many more requests: 1 / (1 - rho)^2 is 400 there."""
 
 Distance = tuple[bool, float]
-"""Whether a fleet falls behind, and the share by which its worst class misses; negative where it holds."""
+"""Distance of a fleet from its goals: whether it falls behind, and the share by which its worst class misses."""
 Key = tuple[PoolKey, ...]
 Peak = tuple[int, int]
 """Most requests at once in a lane of a pool, and most KV blocks in use in an engine of it."""
 
 
 def run_length(instance: Instance, volume: float) -> int:
-    """Requests of a full run at `volume` times the demand, whatever the fleet; recorded ones are as many as they are.
+    """Requests of a full run at `volume` times the demand, for any fleet; a recording keeps its own number.
 
-    Requests of a burst share their fate: of as many as the peakedness says, only one tells something new.
+    Requests of a burst share their fate, so that of as many as the peakedness only one adds information.
     """
     recording, load = instance.problem.recorded, instance.problem.workload
     pause = 0.0 if load.sessions is None else load.sessions.pause.mean * volume * load.request_rate
@@ -100,14 +101,14 @@ def run_length(instance: Instance, volume: float) -> int:
 
 
 def in_system(instance: Instance, volume: float) -> float:
-    """Requests in the system at once, at most: a request may take TTFT + OSL x TPOT, and rate x that many come then."""
+    """Most requests in the system at once, by Little's law: rate x (TTFT + OSL x TPOT), at their limits."""
     flows = instance.flows
     lifetime = float(flows.share @ np.minimum(flows.longest, SECONDS_PER_HOUR) / flows.share.sum())
     return lifetime * volume * instance.problem.workload.request_rate
 
 
 def memory(instance: Instance, fleet: Fleet, volume: float) -> float:
-    """Requests that come until the slowest queue of prompts has forgotten how long it was; infinite if it is too busy.
+    """Requests that arrive until the slowest prompt queue has forgotten its length; infinite if it is too busy.
 
     A busy queue remembers rho (ca^2 + cs^2) / (1 - rho)^2 of its prompts (Whitt 1989, Planning queueing simulations);
     rho and cs^2 by formula.
@@ -126,7 +127,7 @@ def memory(instance: Instance, fleet: Fleet, volume: float) -> float:
 
 
 def settling(instance: Instance, fleet: Fleet, volume: float) -> float:
-    """Requests that come in the time in which the slowest batches come back to their means (`PoolState.relaxation`).
+    """Requests that arrive while the slowest batches relax to their means (`PoolState.relaxation`).
 
     A request found running has a life of E[osl^2] / E[osl] steps, all of which a batch remembers.
     """
@@ -140,14 +141,14 @@ def settling(instance: Instance, fleet: Fleet, volume: float) -> float:
 
 
 def full_length(instance: Instance, fleet: Fleet, least: int, volume: float) -> int:
-    """Requests of a run in which the slowest queue and batch of a fleet forget often enough; `least` at least."""
+    """Requests of a run that is long against the memory of the fleet's slowest queue and batch; at least `least`."""
     memory_length = RELAXATIONS * max(memory(instance, fleet, volume), settling(instance, fleet, volume))
     return max(least, math.ceil(min(memory_length, MOST_REQUESTS)))
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What is simulated of a fleet: one in `parts` of its engines with as much of the demand, `requests` in a full run.
+    """What is simulated of a fleet: one in `parts` of its engines and of the demand; `requests` in a full run.
 
     Large fleets need more requests until they are full than a search has time for. Fewer engines share a queue in a
     slice, so what holds in it holds in the whole. engines: of it, as the simulator has them; seed: of the first run.
@@ -168,15 +169,15 @@ class Slice:
 
     @property
     def full(self) -> int:
-        """Requests of a full run: its queues and batches forget often enough, as far as MOST_REQUESTS."""
+        """Requests of a full run: long against the memory of its queues and batches, up to MOST_REQUESTS."""
         return full_length(self.instance, self.fleet, self.requests, self.volume)
 
     def drawn(self, requests: int, number: int, more: float = 1.0) -> Demand:
-        """The requests of a number, so many; more: their rate over the planned one."""
+        """The requests with this run number, so many of them; more: their rate over the planned one."""
         return seeded_demands(self.instance, self.fleet, requests, self.seed, self.volume * more)(number)
 
     def runs(self, requests: int, first: int, last: int) -> list[Run]:
-        """Runs `first` up to `last`, `requests` each; a number has its requests."""
+        """Runs number `first` up to `last`, of `requests` each; a run number always has the same requests."""
         return [Run.of(self.drawn(requests, number), self.engines) for number in range(first, last)]
 
     def until_decided(self, late: Late, most: int = MOST_JUDGED) -> Judgement:
@@ -190,9 +191,9 @@ class Slice:
         return judge_until(self.instance, self.engines, lambda number: self.drawn(requests, number), rule)
 
     def stays_behind(self, runs: Sequence[Run], number: int) -> Judgement | None:
-        """What a run with a crowd, of requests `number`, says of a fleet that does not come out of it; else None.
+        """The judgement of a run that begins with a crowd, if the fleet does not recover from it; else None.
 
-        runs: of the same fleet. Memory that was never more than half full in them is no concern.
+        number: of the requests; runs: of the same fleet. If they never filled half of the memory, no crowd is tried.
         """
         if fullest(self.engines, runs) <= HALF_FULL:
             return None
@@ -201,7 +202,7 @@ class Slice:
         return lasting(self.instance, self.engines, Run.of(demand, self.engines))
 
     def gives_way(self, number: int) -> Judgement | None:
-        """What a run of requests `number` at MORE times the rate says of a fleet that falls behind in it; else None.
+        """The judgement of a run at MORE times the rate, if the fleet falls behind in it; else None.
 
         Only where the formulas say that some resource is too busy for that: a queue just beyond its capacity grows so
         slowly that its runs end before most requests are late.
@@ -217,7 +218,7 @@ class Slice:
 
 
 def fleet_key(fleet: Fleet) -> Key:
-    """What two fleets share that run alike."""
+    """A key that is equal for two fleets that run alike."""
     return tuple(pool_key(pool) for pool in fleet.pools)
 
 
@@ -244,7 +245,7 @@ class Verdict:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether it holds, misses, or is between."""
+        """Whether it meets the goals, misses one, or is undecided."""
         if self.held:
             return Outcome.MEETS
         return Outcome.MISSES if self.judgement.refuted or self.replayed else Outcome.UNDECIDED
@@ -257,12 +258,12 @@ class Verdict:
 
     @property
     def distance(self) -> Distance:
-        """How far the fleet is from holding: one that keeps up is nearer than one that does not."""
+        """How far the fleet is from its goals; fleets that keep up are nearer than any that do not."""
         return self.judgement.overloaded, max(item.attainment_goal - item.attainment for item in self.judgement.classes)
 
 
 Tried = tuple[str, Verdict]
-"""A fleet that was simulated, and what it is called."""
+"""A label, and the verdict on its fleet."""
 
 
 @dataclass(slots=True)
@@ -292,7 +293,7 @@ class Bench:
         return fleet_key(fleet) in self.verdicts
 
     def verdict(self, fleet: Fleet) -> Verdict:
-        """Judge a fleet, by a short run where that is clear, else by full ones; or return the verdict that it has."""
+        """Judge a fleet: by a short run if that is clear, else by full ones; a known verdict is returned."""
         key = fleet_key(fleet)
         if key not in self.verdicts:
             self.verdicts[key] = self._same_miss(fleet) or self._first_verdict(fleet)
@@ -303,9 +304,9 @@ class Bench:
         return look if look.held or look.replayed else self._judge(fleet)
 
     def _same_miss(self, fleet: Fleet) -> Verdict | None:
-        """The verdict on a fleet that missed and runs alike: it has other batch limits, and no engine came near either.
+        """The verdict on a fleet that missed and runs alike: only batch limits differ, and no engine came near them.
 
-        So no fleet is confirmed twice under two limits. None where prefixes are cached: free memory holds them.
+        So no fleet is confirmed twice under two limits. None if prefixes are cached, as free memory holds them.
         """
         if self.instance.flows.past_tokens.any():
             return None
@@ -318,7 +319,7 @@ class Bench:
         return None
 
     def look(self, fleet: Fleet) -> Verdict:
-        """What one short run says of a fleet; it holds where that is clear, and its queues and batches forget in it."""
+        """The verdict of one short run; positive only if the run is long against the memory of queues and batches."""
         key = fleet_key(fleet)
         if key not in self.looks:
             portion = self.part(fleet)
@@ -370,9 +371,9 @@ class Bench:
     # --- runs
 
     def part(self, fleet: Fleet) -> Slice:
-        """As small a slice as ends a full run within MOST_REQUESTS, if rounding down takes little of any pool.
+        """The largest slice whose full run stays within MOST_REQUESTS, if rounding down takes little of any pool.
 
-        All of the fleet where requests were recorded, whose waves have no parts.
+        The whole fleet for recorded requests, as a wave cannot be divided.
         """
         counts, part_count = [pool.replicas for pool in fleet.pools], 1
         if self.instance.problem.recorded is None:
@@ -386,7 +387,7 @@ class Bench:
         return Slice(self.instance, slice_fleet, engines, part_count, volume, requests, self.seed)
 
     def replayed(self, fleet: Fleet) -> Judgement | None:
-        """What the recorded requests say of a fleet when they come in order; None where there are none."""
+        """The judgement of the recorded requests in their own order; None if nothing was recorded."""
         recording, key = self.instance.problem.recorded, fleet_key(fleet)
         if recording is None:
             return None
@@ -434,7 +435,7 @@ def chunks_of(instance: Instance, pool: FleetPool) -> list[int]:
 
 
 def valid(instance: Instance, fleet: Fleet) -> bool:
-    """Whether the limits on the fleet and the engine's own allow it: a step needs a token for each running request."""
+    """Whether a fleet is within its limits and those of its engines: a step needs a token for each running request."""
     tables = instance.tables
 
     def fits(pool: FleetPool) -> bool:
@@ -448,20 +449,20 @@ def valid(instance: Instance, fleet: Fleet) -> bool:
 
 
 def peaks(engines: SimulatedFleet, runs: Sequence[Run]) -> tuple[Peak, ...]:
-    """What runs took at most of each pool."""
+    """The most that the runs used of each pool."""
     uses = [use for run in runs for use in run.result.engines]
     own = [[(use.peak_running, use.peak_blocks) for use in uses if use.pool == index] for index in range(len(engines))]
     return tuple((max((r for r, _ in rows), default=0), max((b for _, b in rows), default=0)) for rows in own)
 
 
 def fullest(engines: SimulatedFleet, runs: Sequence[Run]) -> float:
-    """Share of its KV blocks that the fullest engine had in use at once [1]."""
+    """Largest share of KV blocks that any engine had in use at once [1]."""
     rows = zip(engines, peaks(engines, runs), strict=True)
     return max((blocks / pool.limits.kv_blocks for pool, (_, blocks) in rows), default=0.0)
 
 
 def _runs_alike(pool: SimulatedPool, limits: Limits, peak: Peak) -> bool:
-    """Whether a pool would have run as it did with other limits of an engine; peak: what it took at most."""
+    """Whether a pool would have run the same under other engine limits; peak: the most that it used."""
     own, (running, blocks) = pool.limits, peak
     if pool.role is not Role.DECODE and own.max_num_batched_tokens != limits.max_num_batched_tokens:
         return False
@@ -470,7 +471,7 @@ def _runs_alike(pool: SimulatedPool, limits: Limits, peak: Peak) -> bool:
 
 
 def key_aside_limits(fleet: Fleet) -> Key:
-    """What two fleets share that differ in batch limits alone."""
+    """A key that is equal for two fleets that differ only in batch limits."""
     return fleet_key(Fleet(tuple(replace(pool, seqs=0) for pool in fleet.pools)))
 
 
@@ -489,14 +490,14 @@ def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> int:
 
 
 def crowded(demand: Demand, count: int) -> Demand:
-    """The same requests, the first `count` of them at once when the last of these comes."""
+    """The same requests, of which the first `count` arrive at once, when the last of them came."""
     arrival = demand.trace.arrival
     start = arrival[min(count, arrival.size) - 1]
     return replace(demand, trace=replace(demand.trace, arrival=np.maximum(arrival - start, 0.0)))
 
 
 def lasting(instance: Instance, engines: SimulatedFleet, run: Run) -> Judgement | None:
-    """What the second half of a run says that began with a crowd, if its engines preempted and it still misses."""
+    """The judgement of the second half of a run that began with a crowd, if engines preempted and it still misses."""
     late = judge_runs(instance, engines, [run], warm_up=DRAINED)
     return late if late.preempting and late.refuted else None
 
@@ -516,7 +517,7 @@ def tail_of(number: int) -> float:
 def confirmed(
     bench: Bench, candidate: Verdict, number: int, *, runs: int = LEAST_RUNS, most: int = MOST_RUNS
 ) -> tuple[Verdict, Judgement]:
-    """The fleet on the fresh requests of one confirmation, and what its runs say; kept is the verdict on it.
+    """Judge a fleet on the fresh requests of one confirmation; the verdict on it is kept.
 
     It has as many full runs as it was chosen by, `runs` at least, and twice as many while a goal lies within its
     interval: once, or as far as MOST_DECIDING requests and `most` runs go. The plan's interval is the usual one of
@@ -542,10 +543,10 @@ def confirmed(
 
 
 def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
-    """What the requests that proved the winner say of it behind a least-requests router; None where none chooses.
+    """The verdict on the winner behind a least-requests router, on the requests that proved it; None if equal.
 
-    It does not for one engine, and for those of a problem whose own router counts requests. The fleet holds by the
-    interval that decided of the winner.
+    It is the same for a single engine, and if the problem's own router counts requests. The interval is the one that
+    decided on the winner.
     """
     instance, engines = bench.instance, winner.judgement.engines
     if not any(pool.router is Router.LENGTH_AWARE and pool.replicas > 1 for pool in engines):
@@ -585,7 +586,7 @@ def look(instance: Instance, fleet: Fleet, most: int = MOST_RUNS) -> tuple[float
 
 
 def miss_words(verdict: Verdict) -> str:
-    """How a fleet missed, as the end of a sentence."""
+    """The end of a sentence: how a fleet missed."""
     where = "the recorded requests come in their own order" if verdict.replayed else "simulated"
     if verdict.stuck:
         return "stays behind in simulation once its KV memory was full"
@@ -605,7 +606,7 @@ def miss_words(verdict: Verdict) -> str:
 
 
 def interval_words(item: ClassJudgement) -> str:
-    """The 95 % interval, and why it does not show that a class holds whose share reaches the goal."""
+    """The 95 % interval in words, and why it does not confirm a class whose share reaches the goal."""
     low, high = (percentage(end, 1) for end in (item.attainment_low, item.attainment_high))
     if item.proven:
         return f"{low} to {high}, lower at the level that confirms"

@@ -1,4 +1,4 @@
-"""The requests of one run, routed to the pools of a fleet: drawn, recorded, over a day, or as many at once as users."""
+"""The requests of one run, routed to the pools of a fleet: random, recorded, over a day, or at fixed concurrency."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MORE_SESSIONS = 1.2, 20
 """Sessions that are drawn over those which the requests take on average, and how many more: some end early."""
 
 SEEDS = 1_000_003
-"""Distance between the seeds of two replications, so that the replications of nearby seeds differ."""
+"""Distance between the seeds of two replications, so that nearby seeds share no replication."""
 
 
 def seeded_demands(
@@ -71,7 +71,7 @@ def simulated_trace(instance: Instance, fleet: Fleet, requests: int, seed: int, 
 def _session_trace(
     instance: Instance, fleet: Fleet, sessions: Sessions, requests: int, *, seed: int, volume: float
 ) -> Demand:
-    """Turns of sessions that are under way, and of new ones; each session is of a class drawn by share."""
+    """Turns of sessions that are in progress, and of new ones; the class of each session is drawn by share."""
     flows, load = instance.flows, instance.problem.workload
     stated_flows = flows.share > 0.0
     service = PACE * float(flows.share[stated_flows] @ flows.longest[stated_flows] / flows.share.sum())
@@ -198,7 +198,7 @@ def _demand(
 
 
 def _hit_chances(instance: Instance, fleet: Fleet, volume: float) -> tuple[FloatArray, FloatArray]:
-    """Chances that a pool has the history of a prompt, and has it below GPU memory alone, (pools, flows) [1]."""
+    """Chances that a pool has the history of a prompt, and that it is only below GPU memory, (pools, flows) [1]."""
     states = [pool_state(instance, pool, volume) for pool in fleet.pools]
     size = instance.flows.isl.size
     hits = np.array([np.ones(size) if state.hit_chance is None else state.hit_chance for state in states])
@@ -206,7 +206,7 @@ def _hit_chances(instance: Instance, fleet: Fleet, volume: float) -> tuple[Float
 
 
 def _decode_pools(instance: Instance, fleet: Fleet, first: IntArray, flow: IntArray, draw: FloatArray) -> IntArray:
-    """Pool that decodes each request whose prompt `first` computed: by the plan's shares among those it can talk to."""
+    """Pool that decodes each request whose prompt `first` computed, by the plan's shares among possible partners."""
     later = _routed(fleet, flow, draw, decode=True)
     mixes = hand_over_mix(instance, fleet)
     if (mixes == 1.0).all():

@@ -1,7 +1,7 @@
-"""A fleet judged by simulating its requests: its runs, what they say, which pool to blame, and how much it can serve.
+"""Simulating a fleet: its runs, the judgement on each SLO class, the pool to blame, and the most it can serve.
 
-One loop makes all runs (`judge_until`), and a rule says after each round how many it wants. They are at most doubled at
-once: few looks are few chances to stop at an interval that chance made narrow (Chow and Robbins 1965).
+One loop makes all runs (`judge_until`); after each round a rule says how many it wants, mostly twice as many: few looks
+are few chances to stop at an interval that is narrow by luck (Chow and Robbins 1965).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What runs say of a fleet; rate: arrivals [1/s]; overload: of the fleet, or of the pool that falls behind most."""
+    """The result of runs of a fleet; rate: arrivals [1/s]; overload: of the fleet, or of the pool furthest behind."""
 
     rate: float
     classes: tuple[ClassJudgement, ...]
@@ -119,7 +119,7 @@ class Judgement:
 
     @property
     def deciding(self) -> float:
-        """Requests of each run that would decide, if the shares stay as they are [1]; infinite where none would."""
+        """Requests per run that would decide, if the shares stay as they are [1]; infinite if no number would."""
         lacking = max((item.lacking for item in self.classes if item.outcome is Outcome.UNDECIDED), default=1.0)
         return lacking * max(run.demand.trace.size for run in self.runs)
 
@@ -130,9 +130,9 @@ PoolKey = tuple[object, ...]
 def simulated_fleet(
     instance: Instance, fleet: Fleet, known_steps: dict[PoolKey, GridSteps] | None = None
 ) -> SimulatedFleet:
-    """The engines of a fleet as the simulator wants them; spare replicas idle and are left out.
+    """The engines of a fleet in the form that the simulator takes; spare replicas idle and are left out.
 
-    known_steps: step times of equal engines, which take long to compute; those of others are added.
+    known_steps: a cache of step times by engine, which are slow to compute.
     """
     steps = {} if known_steps is None else known_steps
     balancing = instance.problem.constraints.balancing_of([pool.role for pool in fleet.pools])
@@ -185,7 +185,7 @@ def engine_limits(instance: Instance, pool: FleetPool) -> Limits:
 
 
 def simulated_pool(instance: Instance, pool: FleetPool, balancing: Balancing, steps: GridSteps) -> SimulatedPool:
-    """A pool as the simulator wants it; see `simulated_fleet`. steps: its `pool_steps`."""
+    """A pool in the form that the simulator takes; see `simulated_fleet`. steps: its `pool_steps`."""
     config, tables = pool_config(instance, pool), instance.tables
     router = Router.LEAST_LOADED
     if pool.role is not Role.DECODE and balancing is Balancing.LEAST_TOKENS:
@@ -221,7 +221,7 @@ def pool_steps(instance: Instance, pool: FleetPool) -> GridSteps:
 
 
 def judge_demands(instance: Instance, engines: SimulatedFleet, demands: Sequence[Demand]) -> Judgement:
-    """Simulate each demand and take all runs together, the first tenth of each left out as warm-up."""
+    """Simulate each demand and judge all runs together, without the first tenth of each as warm-up."""
     return judge_runs(instance, engines, [Run.of(demand, engines) for demand in demands])
 
 
@@ -233,7 +233,7 @@ def judge_runs(
     tail: float = TAIL,
     warm_up: float = WARM_UP,
 ) -> Judgement:
-    """Take runs of one fleet together, the first `warm_up` of each left out; tail: of the intervals (`share_of`)."""
+    """Judge runs of one fleet together, without the first `warm_up` of each; tail: of the intervals (`share_of`)."""
     runs = tuple(simulations)
     classes = tuple(_judged(instance, runs, k, tail, warm_up) for k in range(len(instance.problem.slos)))
     worst = falls_behind(runs, len(engines))
@@ -243,9 +243,9 @@ def judge_runs(
 
 
 def falls_behind(runs: Sequence[Run], pools: int) -> Overload:
-    """Whether the fleet falls behind its arrivals; where only some of its pools do, how the worst of them does.
+    """Whether the fleet falls behind its arrivals; if only some pools do, the overload of the worst.
 
-    A small pool whose queue grows without end hides among the requests of the others.
+    A small pool whose queue grows without end would be hidden among the requests of the others.
     """
     results = [run.result for run in runs]
     whole = overload(results)
@@ -267,7 +267,7 @@ def counted(
     several: bool = False,
     warm_up: float = WARM_UP,
 ) -> list[BoolArray]:
-    """Which requests of each run count: those after its warm-up.
+    """Masks of the requests of each run that count: those after its warm-up.
 
     number: only those of a class; several: only those of more than one token.
     """
@@ -285,7 +285,7 @@ def pooled(values: Iterable[NDArray[Some]], masks: Sequence[BoolArray]) -> NDArr
 
 
 def hit_share(instance: Instance, judgement: Judgement) -> float:
-    """Share of the input tokens that the requests that count found in prefix caches [1]."""
+    """Share of input tokens found in prefix caches, over the requests that count [1]."""
     masks = counted(instance, judgement.runs)
     prompt_tokens = pooled((run.demand.trace.isl for run in judgement.runs), masks).sum()
     hit = [run.result.hit if run.demand.trace.cached is None else run.demand.trace.cached for run in judgement.runs]
@@ -349,7 +349,7 @@ def in_time(instance: Instance, run: Run) -> BoolArray:
 
 
 Rule = Callable[[Judgement], int]
-"""Runs that are wanted in all, from what those so far say; no more than these where it is clear."""
+"""Rule: how many runs are wanted in all, given the judgement of those so far; no more if it is clear."""
 
 
 def judge_until(
@@ -361,9 +361,9 @@ def judge_until(
     first: int = 1,
     before: Sequence[Run] = (),
 ) -> Judgement:
-    """Simulate `first` runs of a fleet, and more for as long as they are wanted.
+    """Simulate `first` runs of a fleet, and more as long as the rule wants them.
 
-    drawn: the requests of each run; before: runs that are there already.
+    drawn: the requests of each run; before: runs that exist already.
     """
     runs, count = list(before), first
     while True:
@@ -374,9 +374,9 @@ def judge_until(
 
 
 def until_decided(requests: int, *, most: int = MOST_JUDGED, least: int = 1, late: Late = never) -> Rule:
-    """Twice as many runs of so many requests while a goal lies within its interval, as far as `most` requests go.
+    """Double the runs while a goal lies within its interval, up to `most` requests in all.
 
-    A miss ends the runs at once; goals that are met are shown by `least` runs. late: whether no more are to be made.
+    A miss ends the runs at once; met goals take at least `least` runs. late: tells when to stop.
     """
 
     def rule(judgement: Judgement) -> int:
@@ -389,13 +389,13 @@ def until_decided(requests: int, *, most: int = MOST_JUDGED, least: int = 1, lat
 
 
 def half_width(judgement: Judgement) -> float:
-    """Distance of the share of a class from the further end of its interval, of the class where it is largest [1]."""
+    """Largest distance over the classes between the share and the further end of its interval [1]."""
     classes = judgement.classes
     return max(max(item.attainment - item.attainment_low, item.attainment_high - item.attainment) for item in classes)
 
 
 def pool_behind(judgement: Judgement) -> int | None:
-    """Index of the pool in which most requests piled up over all runs; None where the fleet keeps up."""
+    """Index of the pool in which most requests piled up over all runs; None if the fleet keeps up."""
     if not judgement.overloaded:
         return None
     roles = [pool.role for pool in judgement.engines]
@@ -417,9 +417,9 @@ def pool_backlog(run: Run, number: int, role: Role) -> int:
 
 
 def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:
-    """Pools that made as many requests late as half of an even share of the late ones, or more.
+    """Pools that caused at least half of an even share of the late requests.
 
-    Requests of every class that misses too many; of all classes where each misses few enough.
+    Late requests of the classes that miss their goal count, or of all classes if none does.
     """
     behind = [not item.proven for item in judgement.classes]
     class_mask = np.array(behind if any(behind) else [True] * len(behind))
@@ -433,7 +433,7 @@ def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:
 
 
 def _late(instance: Instance, run: Run, behind: BoolArray) -> tuple[BoolArray, BoolArray]:
-    """Requests that count and came too late: by the first token, and else by the later ones."""
+    """Requests that count and are late: by their first token, and otherwise by later ones."""
     result, slo = run.result, instance.flows.slo[run.demand.flow]
     first, later = np.zeros(slo.size, dtype=np.bool_), np.zeros(slo.size, dtype=np.bool_)
     for number, objective in enumerate(instance.problem.slos):
@@ -471,12 +471,12 @@ def _pools(run: Run) -> tuple[IntArray, IntArray]:
 
 
 class OutOfTimeError(PdplanError):
-    """The time was up before what was asked was known; never shown to a user."""
+    """The time was up before the answer was known; never shown to a user."""
 
 
 @dataclass(frozen=True, slots=True)
 class RatePoint(Judgement):
-    """The fleet judged at one rate, its runs not kept.
+    """The judgement of a fleet at one rate, without its runs.
 
     served: requests ended [1/s]; tokens: output tokens [1/s]; in_time: requests ended within the SLO of their class
     [1/s]; e2e: mean time from arrival to last token [s].

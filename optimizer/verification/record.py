@@ -1,4 +1,4 @@
-"""What a simulation showed, as the plan file holds it."""
+"""Records of simulations for the plan file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CDF_SHARES: Final = tuple(
 CURVE: Final = (0.4, 0.7)
 """Rates of the latency curve below the planned one, as shares of it."""
 BY_REQUESTS = "least-requests router"
-"""How the plan's fleet behind another router differs, in words."""
+"""Label of the plan's fleet behind a least-requests router."""
 POOL_LIMITS: Final = frozenset(map(str, Resource))
 """Limits of pools; `used` is the planned load as a share of what the pool can take."""
 
@@ -90,7 +90,7 @@ def other_rates(bench: Bench, winner: Verdict, by_formula: float) -> dict[str, A
 
 
 def judged_fleet(instance: Instance, label: str, verdict: Verdict) -> JudgedFleet:
-    """A fleet beside the plan's."""
+    """The record of a fleet other than the plan's."""
     return JudgedFleet(
         what=label,
         pools=engine_pools(instance, verdict.fleet),
@@ -106,7 +106,7 @@ def judged_fleet(instance: Instance, label: str, verdict: Verdict) -> JudgedFlee
 
 
 def tuning_record(bench: Bench, winner: Verdict, tuning: Tuned) -> Tuning:
-    """What tuning looked at, and what it judged of that."""
+    """The record of the fleets that tuning looked at and judged."""
     best, compared_count = front_beside(bench, winner, tuning)
     return Tuning(
         sampler=SAMPLER,
@@ -171,7 +171,7 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResul
 
 
 def recorded_run(bench: Bench, fleet: Fleet) -> RecordedRun | None:
-    """What the recorded requests in their own order say of the plan's fleet; None where there are none."""
+    """The record of the plan's fleet under the recorded requests in their own order; None if nothing was recorded."""
     recording, replay = bench.instance.problem.recorded, bench.replayed(fleet)
     if recording is None or replay is None:
         return None
@@ -270,7 +270,7 @@ def route_attainment(instance: Instance, judgement: Judgement) -> FloatArray:
 
 
 def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> list[Binding]:
-    """Limits by formula, those of pools mended where the simulation refutes them.
+    """Limits by formula; limits of pools are corrected where the simulation refutes them.
 
     A pool that the formulas let give out below the goodput took that much in the simulation; and the first that they
     let give out takes no more where that is beyond the next rate, at which the fleet missed. Without a simulated

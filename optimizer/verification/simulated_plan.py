@@ -1,4 +1,4 @@
-"""A plan simulated under requests of the user's choice: drawn anew, over a day, in a closed loop, or from a trace."""
+"""`pdplan simulate`: a plan under random requests, over a day, at fixed concurrency, or under a trace."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from .judge import (
 )
 
 GOODPUT_RUNS = math.ceil(-math.log2(TOLERANCE))
-"""Rates that a search for the goodput tries, about."""
+"""About how many rates a search for the goodput tries."""
 DEFAULT_REQUESTS: Final = 20_000
 """Requests of a run where nobody states them, unless they do not fill the fleet."""
 PER_USER: Final = round(1.0 / WARM_UP)
@@ -66,7 +66,7 @@ PER_USER: Final = round(1.0 / WARM_UP)
 MOST_UNTIL: Final = 2_000_000
 """Requests of all runs together, beyond which an interval is told as it is: 2 GB of their times."""
 PLANNED: Final[tuple[float, ...]] = ()
-"""Stands for the daily profile that the plan was made for."""
+"""Stands for the daily profile of the plan's own workload."""
 EXCLUDED: Final = {
     "--trace": ("replays one recording", ("--replications", "--goodput", "--curve", "--diurnal")),
     "--concurrency": ("starts a request when another one ends", ("--rate", "--goodput", "--curve", "--diurnal")),
@@ -76,12 +76,12 @@ EXCLUDED: Final = {
         ("--replications", "--trace", "--concurrency", "--diurnal", "--goodput", "--curve"),
     ),
 }
-"""Options that leave no room for others: why, and for which."""
+"""Options that exclude others, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationRequest:
-    """What to simulate.
+    """Options of a simulation of a plan.
 
     requests: of each run, None for DEFAULT_REQUESTS or as many as the runs of a search have (`run_length`);
     rate: arrivals [1/s], None for the plan's own; profile: rate in each part of a day as multiples of it, `PLANNED` or
@@ -126,7 +126,7 @@ class SimulationRequest:
         return self.trace is None and self.profile is None and not self.concurrency
 
     def check(self) -> None:
-        """Raise InputError for what does not go together."""
+        """Raise InputError for options that exclude each other."""
         flags = {f"--{name}" for name in ("trace", "concurrency", "rate", "until") if getattr(self, name) is not None}
         flags |= {f"--{name}" for name in ("goodput", "curve") if getattr(self, name)}
         flags |= {"--diurnal"} if self.profile is not None else set()
@@ -144,7 +144,7 @@ class SimulationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A plan, its simulation, and what was asked for beside it.
+    """The result of a simulation of a plan, with the extras that were asked for.
 
     gaps: of each class; behind: the pool that falls behind, None where all keep up; remark: requests of a trace that
     are left out, in words; most: requests that a run can have; hits: share of the prompt tokens of a trace that prefix
@@ -198,7 +198,7 @@ class Simulated:
 
 
 def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | None) -> Simulated:
-    """Simulate what was asked: the run, or runs, then other rates."""
+    """Simulate the plan as asked: its runs, then other rates."""
     tell = progress or silent
     instance, fleet = fleet_of_plan(plan)
     if request.balancing is not None:
@@ -262,7 +262,7 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
 def _until_precise(
     instance: Instance, fleet: Fleet, request: SimulationRequest, volume: float, tell: Progress
 ) -> Judgement:
-    """Runs of as many requests as the fleet's slowest queue asks for, two at least, until they tell enough."""
+    """At least two runs, each long against the memory of the slowest queue, until the interval is narrow enough."""
     precision = request.until or HALF_WIDTH.high
     requests = full_length(instance, fleet, request.run_requests, volume)
 
@@ -506,17 +506,16 @@ def seeded_trials(instance: Instance, fleet: Fleet, requests: int, seed: int) ->
 
 
 def goodput(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, tolerance: float = TOLERANCE) -> Goodput:
-    """Highest rate at which every class is shown to meet its goal, to `tolerance` (relative).
+    """Highest rate at which every class is shown to meet its goal, to `tolerance` (relative), by bisection.
 
-    requests: of each run, which are doubled while a goal lies within its interval. Bisection over the rate, mix and
-    routing unchanged.
+    requests: of each run; runs are doubled while a goal lies within its interval. Mix and routing are unchanged.
     """
     return goodput_among(seeded_trials(instance, fleet, requests, seed), tolerance)
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Points by rising rate, and what stands out among them [1/s].
+    """Points by rising rate, and the saturation and knee among them [1/s].
 
     saturation: highest rate that the fleet keeps up with, to a tolerance (0: none);
     knee: rate of the point at which requests served per second over their mean time in the system is highest.

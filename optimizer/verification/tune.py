@@ -1,14 +1,14 @@
-"""Tuning by simulation: what the search took to be linear, or left as it was, tried on a sampled trace.
+"""Tuning by simulation: batch limits, chunks and replicas of a fleet that holds, tried in short runs.
 
 Knobs of each pool: max_num_seqs, max_num_batched_tokens, one replica more or less (so also the balance of prefill and
-decode). A look simulates one short run, whose requests all looks share. Its value is smooth, also where every goal is
-met or missed (a share in time alone gives a sampler nothing to follow):
+decode). A look simulates one short run; all looks share its requests. Its value is smooth even where every goal is met
+or missed, as attainment alone gives a sampler nothing to follow:
 
     value = cost / cost of the start + TAIL_WEIGHT min(s, 1) + MISS_WEIGHT log max(s, 1)
     s     = largest over classes of the goal's quantile of max(metric / limit over its metrics)
 
-s <= 1 says that the class keeps its goal. For a front, cost and s are two objectives instead. What looks best is then
-judged like every other fleet (`bench`). A study of Optuna chooses the looks; what it does: docs/theory/verification.md.
+s <= 1 means that the class meets its goal. For a front, cost and s are two objectives instead. The best look is then
+judged like every other fleet (`bench`). A study of Optuna chooses the looks (docs/theory/verification.md).
 """
 
 from __future__ import annotations
@@ -40,21 +40,20 @@ if TYPE_CHECKING:
     import optuna
 
 TAIL_WEIGHT, MISS_WEIGHT = TOLERANCE, 5.0
-"""Of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
+"""Weight of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
 SAMPLER = "TPE and neighbours"
-"""What the sampler that is used is called (`Search`)."""
+"""Name of the sampler (`Search`)."""
 LESS = TOLERANCE / 2.0
-"""What a look must take off the tail at least to be worth a full run, or a higher cost [limits]: a short run tells no
-less."""
+"""Least improvement of the tail that is worth a full run, or a higher cost [limits]; short runs cannot resolve less."""
 
 Point = tuple[int, ...]
 Values = tuple[float, ...]
 Looks = dict[Point, Values]
-"""Values of every point that was looked at, in order."""
+"""Value of every point that was looked at, in order."""
 Value = Callable[[Point], Values | None]
-"""Looks at a point; None: it is not allowed."""
+"""Evaluates a point; returns None if it is not allowed."""
 SQLITE, JOURNAL = "sqlite:///", "journal:"
-"""What stands before the file in a name of a study: how Optuna writes it."""
+"""Prefixes of a study's storage name: how Optuna writes it."""
 FORMS: Final = f"{SQLITE}FILE or {JOURNAL}FILE"
 
 
@@ -88,13 +87,13 @@ class ShortRun:
 
     @classmethod
     def of(cls, verdict: Verdict, outcome: Outcome | None = None) -> ShortRun:
-        """What a verdict says of its fleet."""
+        """The short run of a verdict."""
         return cls(verdict.fleet, verdict.cost, verdict.tail, verdict.judgement.classes, outcome)
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What tuning looked at, in order, and the winner: the one it began with where nothing better was proven.
+    """Everything that tuning looked at, in order, and the winner: the start if nothing better was proven.
 
     improved: whether the winner is another one that was also confirmed; wish: how it was asked for.
     """
@@ -106,9 +105,9 @@ class Tuned:
 
 
 def knobs_of(instance: Instance, fleet: Fleet) -> tuple[Knob, ...]:
-    """The knobs of a fleet; those with one value only are left out.
+    """The knobs of a fleet; those with a single value are left out.
 
-    How many prompts a prefill engine takes at once is none: its tokens end a batch first (distances change by 0.003).
+    The batch limit of a prefill engine is not a knob: its token budget ends a batch first (distances change by 0.003).
     """
     tables, knobs = instance.tables, list[Knob]()
     for index, pool in enumerate(fleet.pools):
@@ -146,13 +145,13 @@ class Tuner:
 
     @property
     def start(self) -> Point:
-        """The fleet as it is."""
+        """The point of the fleet as it is."""
         return tuple(knob.start for knob in self.knobs)
 
     def value(self, point: Point) -> Values | None:
-        """What a point is worth, or its cost over that of the start and its distance to the limits; less is better.
+        """The value of a point, or its objectives: cost over that of the start, distance to the limits; less is better.
 
-        None where it is not allowed, and once it is late.
+        None if it is not allowed, or the time is up.
         """
         fleet, bench = fleet_at(self.fleet, self.knobs, point), self.bench
         if self.seen and (bench.late() or not valid(bench.instance, fleet)):
@@ -170,7 +169,7 @@ class Tuner:
         return fleet_cost(self.bench.instance, self.fleet)
 
     def attributes(self, point: Point) -> dict[str, float]:
-        """What is kept of a point besides its values."""
+        """What is kept of a point besides its value."""
         return {"usd_per_hour": self.seen[point].cost, "share_of_limit": self.seen[point].distance}
 
     def recall(self, point: Point, attributes: Mapping[str, Any]) -> None:
@@ -180,7 +179,7 @@ class Tuner:
 
     @property
     def name(self) -> str:
-        """Of the study: after all that its looks depend on."""
+        """Name of the study, from everything that its looks depend on."""
         bench = self.bench
         runs = bench.part(self.fleet).short, bench.seed, bench.volume, bench.instance.quantile
         demand = bench.instance.problem.slos, bench.instance.flows.rate.tolist()
@@ -191,7 +190,7 @@ class Tuner:
 
 
 def tuned(bench: Bench, winner: Verdict, wish: Wish) -> Tuned:
-    """Tune a fleet that holds; of the looks that are better, no dearer and keep their goals the best that holds too."""
+    """Tune a fleet that holds: the best look that costs no more, meets its goals, and holds in full runs too."""
     tuner = Tuner(bench, winner.fleet, knobs_of(bench.instance, winner.fleet), wish.front)
     search = Search(
         {knob.name: knob.shown for knob in tuner.knobs}, tuner.value, bench.seed, near=True, stopped=bench.late
@@ -249,7 +248,7 @@ def front(looks: Iterable[ShortRun]) -> list[ShortRun]:
 
 
 def front_of(looks: Mapping[Point, Values]) -> list[Point]:
-    """Points that no other is better than in one value and no worse in any; the first of equals, least values first.
+    """The Pareto front of points, least values first; of equal points the first.
 
     Of one value it is the best.
 

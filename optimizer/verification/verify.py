@@ -1,10 +1,10 @@
-"""The cheapest fleet that holds when it is simulated, and has no cheaper neighbor that does: one loop.
+"""The cheapest fleet that holds in simulation, and has no cheaper neighbor that does: one loop over a queue.
 
-Fleets wait in the order of their cost, of equals the one that the rules of `search` prefer first, and the first is
-judged (`bench`). Of one that misses the neighbors wait that mend it: other settings of the pools to blame, else more
-replicas of them. Of one that holds those that cost less wait: fewer replicas, then other shapes. Fresh requests may
-refute the best, which then counts as a miss (`Loop.refute`), and the loop goes on. No fleet is judged twice, and the
-neighbors of each are finitely many, so it ends.
+The queue is in the order of cost; the rules of `search` break ties. The first fleet is judged (`bench`). If it misses,
+neighbors that may mend it join the queue: other settings of the pools to blame, or else more replicas of them. If it
+holds, cheaper neighbors join: fewer replicas, then other shapes. Fresh requests may refute the best, which then counts
+as a miss (`Loop.refute`), and the loop goes on. No fleet is judged twice and each has finitely many neighbors, so the
+loop ends.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ PLACES = 2
 """Places in the tables by which a setting is moved at most: chunks to about four times as many tokens, batch limits to
 twice as many requests [1]."""
 CANDIDATE, REPAIRED = "found by formula", "repaired"
-"""What the fleets are called that missed."""
+"""Label of fleets that missed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A fleet that waits, and its cost [$/h].
+    """A fleet in the queue, and its cost [$/h].
 
     rounds: repairs by more replicas that led to it; fewer: replicas that it has fewer than the best in one pool.
     """
@@ -71,7 +71,7 @@ class SearchResult:
 
 
 def _apart(fleet: Fleet) -> Engines:
-    """The pools of a fleet without their numbers of replicas, and these."""
+    """The pools of a fleet without their replicas, and the replicas."""
     counts = tuple(pool.replicas for pool in fleet.pools)
     return fleet_key(fleet.resized([0] * len(counts))), counts
 
@@ -108,11 +108,11 @@ class Loop:
 
     @property
     def best(self) -> Verdict | None:
-        """The cheapest fleet that holds so far; of equals the last."""
+        """The cheapest fleet that holds so far; of equal fleets the last."""
         return min(reversed(self.standing), key=lambda verdict: verdict.cost, default=None)
 
     def run(self) -> Verdict | None:
-        """Simulate until nothing waits that costs less than what holds, or the time leaves a fleet undecided."""
+        """Simulate until no fleet in the queue costs less than the best, or the time limit leaves one undecided."""
         bench = self.bench
         while (candidate := self._next()) is not None:
             untold = bench.late() and not bench.judged(candidate.fleet)
@@ -145,7 +145,7 @@ class Loop:
         return replace(self.result(None), nearest=verdict)
 
     def _next(self) -> Candidate | None:
-        """The cheapest fleet that waits; None where none costs less than what holds."""
+        """The cheapest fleet in the queue; None if none costs less than the best."""
         while (best := self.best) is None or not self.bench.late():
             candidate = self.cheapest(math.inf if best is None else best.cost * (1.0 - ROUNDING))
             if candidate is not None or not self._further():
@@ -153,13 +153,13 @@ class Loop:
         return None
 
     def wait(self, fleet: Fleet, label: str = CANDIDATE, rounds: int = 0, fewer: int = 0) -> None:
-        """Let a fleet wait; see `Candidate`."""
+        """Put a fleet into the queue; see `Candidate`."""
         self.waiting.append(Candidate(fleet_cost(self.bench.instance, fleet), fleet, label, rounds, fewer))
 
     def cheapest(self, below: float = math.inf) -> Candidate | None:
-        """Take the cheapest of those that wait and cost less than `below` [$/h]; of equals the one `preferred`.
+        """Take the cheapest fleet below `below` [$/h] from the queue; of equals the one `preferred`.
 
-        Left out is what was taken before, and what has no more replicas in any pool than one that was refuted.
+        Fleets that were taken before, or have no more replicas in any pool than a refuted one, are skipped.
         """
         self.waiting = [
             candidate
@@ -176,28 +176,28 @@ class Loop:
         return candidate
 
     def take(self, verdict: Verdict, fewer: int = 1) -> None:
-        """A fleet holds: the best waits with `fewer` replicas, more at once the more it could spare before."""
+        """A fleet holds: the best joins the queue with `fewer` replicas, in steps that grow with each success."""
         if not self.standing:
             self.on_held()
         self.standing.append(verdict)
         self._spare(fewer)
 
     def refute(self, miss: Verdict) -> None:
-        """The best is shown to miss after all; the next best that holds, if any, waits with fewer replicas."""
+        """The best misses on fresh requests: the next best, if any, joins the queue with fewer replicas."""
         key = fleet_key(miss.fleet)
         self.standing = [verdict for verdict in self.standing if fleet_key(verdict.fleet) != key]
         self._miss(Candidate(miss.cost, miss.fleet, self.past.get(key, CANDIDATE)), miss)
         self._spare(1)
 
     def _spare(self, fewer: int) -> None:
-        """Let the best with fewer replicas in one pool wait."""
+        """Put the best fleet with fewer replicas in one pool into the queue."""
         instance, best, self.fewer, self.wider = self.bench.instance, self.best, fewer, False
         for label, fleet in fewer_replicas(instance, best.fleet, fewer) if best is not None else ():
             if allowed(instance, fleet):
                 self.wait(fleet, label, fewer=fewer)
 
     def _miss(self, candidate: Candidate, miss: Verdict) -> None:
-        """The fleet waits with other settings that seem to hold; else with more replicas, and the settings nearest."""
+        """Queue the fleet with other settings that seem to hold; else with more replicas and the nearest settings."""
         self.trail.append((candidate.what, miss))
         self.nearest = miss if self.nearest is None or miss.distance < self.nearest.distance else self.nearest
         if miss.judgement.refuted:
@@ -210,10 +210,10 @@ class Loop:
             self.wait(fleet, REPAIRED, candidate.rounds + 1)
 
     def _settings(self, miss: Verdict) -> tuple[Fleet | None, Verdict]:
-        """The fleet with other settings that seem to hold in a short run, None where none do; and what came nearest.
+        """The fleet with settings that seem to hold in a short run, None if none do; and the nearest fleet.
 
-        What comes nearer is gone on from, until one clearly keeps its goals. One that keeps them at its share alone
-        will do where the fleet was refuted: else full runs would be made for another that is left between.
+        The search continues from each nearer fleet until one clearly meets its goals. If the fleet was refuted, one
+        whose share alone meets them is enough; otherwise full runs would be made for another undecided fleet.
         """
         bench, center, choice = self.bench, miss, None
         options, looks = other_settings(bench, miss), set[Key]()
@@ -231,7 +231,7 @@ class Loop:
         return choice, center
 
     def _further(self) -> bool:
-        """Let neighbors of the best wait that are further away; whether there are any left."""
+        """Put more distant neighbors of the best into the queue; whether there were any."""
         best, instance = self.best, self.bench.instance
         if best is None or self.wider:
             return False
@@ -246,12 +246,12 @@ class Loop:
         return True
 
     def result(self, winner: Verdict | None) -> SearchResult:
-        """What came of it."""
+        """The result of the search."""
         return SearchResult(winner, self.nearest, self.undecided, others=tuple(self.trail), repairs=self.repairs)
 
 
 def with_one_replica_less(bench: Bench, result: SearchResult) -> SearchResult:
-    """The result with its winner less one replica in each pool, as that was judged, or is now if there is time."""
+    """The result with verdicts on the winner with one replica fewer in each pool, judged now if there is time."""
     fewer = [] if result.winner is None else fewer_replicas(bench.instance, result.winner.fleet, 1)
     fleets = [(what, less) for what, less in fewer if allowed(bench.instance, less)]
     one_less = [(what, bench.verdict(less)) for what, less in fleets if bench.judged(less) or not bench.late()]
@@ -346,7 +346,7 @@ def _changed(fleet: Fleet, pools: dict[int, FleetPool]) -> Fleet:
 
 
 def each_setting(instance: Instance, fleet: Fleet, worst_pools: Sequence[int]) -> Iterator[Fleet]:
-    """Larger chunks, other batch limits, smaller chunks; those that no pool can have are the fleet itself."""
+    """Larger chunks, other batch limits, smaller chunks; the fleet itself in place of what no pool can have."""
     prompts = [index for index in worst_pools if fleet.pools[index].role is not Role.DECODE]
     tokens = [index for index in worst_pools if fleet.pools[index].role is not Role.PREFILL]
     for places in (PLACES, 1, 0, -1, -PLACES):
@@ -360,7 +360,7 @@ def each_setting(instance: Instance, fleet: Fleet, worst_pools: Sequence[int]) -
 
 
 def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
-    """The pool with the smallest batch limit that the formulas think enough; where it has that, a larger one."""
+    """The pool with the smallest batch limit that suffices by formula; if it has that, with a larger one."""
     pool = fleet.pools[index]
     enough = min(1.0, promise(instance, fleet, MORE))
     for seqs in instance.tables.limits_below(pool.seqs):

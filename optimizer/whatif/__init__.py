@@ -1,1 +1,1 @@
-"""Many problems at once: scenarios, sweeps, frontiers, break-evens, shadow prices."""
+"""What-if questions: scenarios, sweeps, frontiers, break-even prices, shadow prices."""

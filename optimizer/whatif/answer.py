@@ -1,7 +1,7 @@
-"""What whatif, frontier and map answer, as it travels from the search to the reports.
+"""The answers of whatif, frontier and map.
 
-An `Answer` is the best fleet of one scenario. A sweep is one for each of its scenarios, a curve one for each of its
-`Step`s along a lever, a tornado three for each lever.
+An `Answer` is the best fleet of one scenario. A sweep has one per scenario, a curve one per `Step` along a lever, a
+tornado three per lever.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from search_spaces.problem import Problem
 
 
 class ScenarioEffort(StrEnum):
-    """How a scenario is solved."""
+    """How much work goes into a scenario."""
 
     SIMPLE = "simple"
     """Fleets of one or two pools by formula, no bound: some milliseconds for another price."""
@@ -88,7 +88,7 @@ class Answer:
 
     @property
     def portable(self) -> Answer:
-        """The answer as another process gets it."""
+        """The answer without tables, to send to another process."""
         return replace(self, case=None, refuted=tuple(replace(miss, case=None) for miss in self.refuted))
 
     @property
@@ -111,12 +111,12 @@ class Answer:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The row with what tells each fleet, as a journal keeps it."""
+        """The row with the key of each fleet, for a journal."""
         return self.row | {"fleet": self.fleet, "refuted": [miss.record for miss in self.refuted]}
 
     @classmethod
     def of_record(cls, row: Mapping[str, Any]) -> Answer:
-        """The answer that a record states."""
+        """The answer of a record."""
         return cls(
             Status(row["status"]),
             cost=row["cost_usd_per_hour"],
@@ -134,12 +134,12 @@ class Answer:
 
 
 def nothing(why: str, status: Status = Status.INFEASIBLE, misses: Sequence[Answer] = ()) -> Answer:
-    """The answer where there is no fleet: none that is possible, if not said otherwise."""
+    """The answer without a fleet; by default because none is possible."""
     return Answer(status, binding=why, refuted=tuple(misses))
 
 
 def unproven(misses: Sequence[Answer]) -> Answer:
-    """The answer where none of the fleets that were simulated holds: that there is none is not proven."""
+    """The answer if every simulated fleet missed; it is not proven that none exists."""
     several = f"none of the {len(misses)} fleets that were simulated holds: " if len(misses) > 1 else ""
     why = f"{several}the cheapest by formula, {dollars(misses[0].cost or 0.0)}/h, {misses[0].fault}"
     return nothing(why, Status.TIME_LIMIT, misses)
@@ -182,7 +182,7 @@ class Step:
 
     @classmethod
     def of(cls, start: float, end: float, best: Answer) -> Step:
-        """A step on which the cost stays the same."""
+        """A step with the same cost at both ends."""
         return cls(start, end, best, (best.cost, best.cost))
 
 
@@ -251,7 +251,7 @@ def swing(answers: Sequence[Answer]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ShadowPrice:
-    """What one unit more of a limit is worth.
+    """The value of one more unit of a limit.
 
     limit: its name, such as "inventory H200"; upper, unit: its value. worth: unit of what it brings, "$/h" saved or
     "req/s" served. dual [worth per unit]: at the margin of the linear relaxation. wider [unit], whole [$/h]: the least

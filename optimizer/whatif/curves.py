@@ -1,12 +1,12 @@
-"""The cheapest fleet along a lever that only makes the problem harder, as steps on which it stays the same.
+"""Curves: the cheapest fleet along a lever that only makes the problem harder, and a fleet along the chunk of its prompts.
 
-The cheapest fleet stays the cheapest until it no longer holds; the evaluation of that one fleet says where. So each
-step takes one answer and one bisection. The next fleet is searched for RESOLUTION beyond that end: what would be the
-cheapest over less than that has no step. With simulation a step ends where its fleet was seen to hold, by bisection;
-one that holds nowhere in its stretch is refuted, and the cheapest of the others takes its place. At the problem's own
-value the whole search is made.
+The cheapest fleet stays the cheapest until it no longer holds, and evaluating that one fleet finds where. So each step
+takes one answer and one bisection. The next fleet is searched at RESOLUTION beyond the end: a fleet that would be the
+cheapest over a shorter stretch has no step. With simulation, a step ends at the hardest value at which its fleet was
+seen to hold; a fleet that holds nowhere in its stretch is refuted, and the cheapest of the others takes its place. At
+the problem's own value the whole search runs.
 
-What the chunk of a prompt does to a fleet: latencies, goodput and cost against `max_num_batched_tokens`.
+Chunks: latencies, goodput and cost of a fleet against `max_num_batched_tokens`.
 """
 
 from __future__ import annotations
@@ -79,16 +79,16 @@ class Ramp:
         return look(instance, smallest_batches(instance, case.fleet), most)
 
     def hardness(self, value: float) -> float:
-        """How hard it is at a value: two values differ by the logarithm of how many times as large one is.
+        """Hardness of a value: its logarithm, with the sign that makes harder values larger.
 
-        Of attainment, those of the misses that it permits.
+        For attainment: of the share of misses that it permits.
         """
         if self.key == "attainment":
             return -math.log1p(-value)
         return math.log(value) if self.upwards else -math.log(value)
 
     def value_at(self, hardness: float) -> float:
-        """The value of some `hardness`."""
+        """The value with this `hardness`."""
         if self.key == "attainment":
             return -math.expm1(-hardness)
         return math.exp(hardness if self.upwards else -hardness)
@@ -106,7 +106,7 @@ class Ramp:
         return min(values, key=self.hardness)
 
     def last(self, good: float, bad: float, holds: Callable[[float], bool], tolerance: float) -> tuple[float, float]:
-        """The hardest value at which something holds, and the next at which it does not, by bisection between two."""
+        """The hardest value at which a condition holds, and the next at which it does not, by bisection."""
         while self.hardness(bad) - self.hardness(good) > math.log1p(tolerance) * (1.0 + 1e-9):
             middle = self.value_at((self.hardness(good) + self.hardness(bad)) / 2.0)
             good, bad = (middle, bad) if holds(middle) else (good, middle)
@@ -182,7 +182,7 @@ class Stairs:
     refuted: list[Answer] = field(default_factory=list)
 
     def climb(self) -> list[Step]:
-        """The steps. Raises InputError where there are more than MOST_STEPS."""
+        """Find all steps. Raises InputError for more than MOST_STEPS."""
         ramp, (easy, hard), steps = self.ramp, self.ends, list[Step]()
         width = ramp.hardness(hard) - ramp.hardness(easy)
         value = at = easy
@@ -214,9 +214,9 @@ class Stairs:
         return steps
 
     def _step(self, easy: float, at: float, misses: Sequence[Answer], *, in_place: bool) -> Step:
-        """The step from `easy` on of the cheapest fleet at one value, as far as it holds; of a fault, if nowhere.
+        """The step from `easy` on: the cheapest fleet at a value as far as it holds, or its fault if it never does.
 
-        Where there is no fleet, there is none further on, and the step begins there. in_place: of a fleet that missed.
+        Without a fleet there is none further on either, and the step begins there. in_place: of a fleet that missed.
         """
         best = self.ramp.answer(at, [miss.case.engines for miss in misses if miss.case is not None])
         case, hard = best.case, self.ends[1]
@@ -231,7 +231,7 @@ class Stairs:
         return self._as_seen(step, case)
 
     def _as_seen(self, step: Step, case: Case) -> Step:
-        """A step as far as its fleet holds when simulated; with its fault, where that is hardly anywhere.
+        """A step as far as its fleet holds in simulation; with its fault if that is almost nowhere.
 
         At its end by formula a fleet is near a goal, so that few runs have to tell; where the range ends it gets as
         many as elsewhere. Where it misses there, it is looked at ever further back, then in between.
@@ -288,7 +288,7 @@ def rates_for(ramp: Ramp, budgets: tuple[float, float]) -> tuple[float, float]:
 
 
 def _within(steps: Sequence[Step], budgets: tuple[float, float]) -> list[Step]:
-    """The steps between two budgets [$/h]: from what the first one buys to what the last one does."""
+    """The steps between two budgets [$/h]: from the fleet that the first buys to the fleet that the last buys."""
     low, high = (budget * (1.0 + ROUNDING) for budget in budgets)
     affordable = [step for step in steps if step.answer.cost is not None and step.answer.cost <= high]
     below = sum(step.answer.cost is not None and step.answer.cost <= low for step in affordable)
@@ -365,7 +365,7 @@ def chunk_curve(
 
 
 def _chunk_row(size: int, case: Case, *, simulated: bool) -> ChunkRow:
-    """What one chunk makes of the fleet."""
+    """The fleet with one chunk."""
     instance, fleet = case.instance, case.fleet
     first = next(number for number, pool in enumerate(fleet.pools) if pool.role is not Role.DECODE)
     if simulated:
@@ -384,7 +384,7 @@ def _chunk_row(size: int, case: Case, *, simulated: bool) -> ChunkRow:
 
 
 def _fewest_replicas(instance: Instance, fleet: Fleet, index: int) -> Fleet | None:
-    """The fleet with as few replicas in one pool as meet the SLO by formula; None where too many are needed."""
+    """The fleet with the fewest replicas in one pool that meet the SLO by formula; None if too many are needed."""
 
     def misses(count: int) -> bool:
         return not holds_at(instance, with_replicas(fleet, index, count))

@@ -1,11 +1,11 @@
-"""What the least cost hangs on: the tornado, break-even values, the sensitivity of a plan, near-optimal fleets, limits.
+"""How the least cost depends on everything else: tornado, break-even values, near-optimal fleets, shadow prices.
 
-Along a price (`break_even`) the cost of each fleet is a straight line, and two fleets meet where their lines cross
-(Eisner and Severance 1976). Along any other lever the range is halved wherever the fleets at its ends differ.
+Break-even: along a price the cost of each fleet is a straight line, and two fleets meet where their lines cross (Eisner
+and Severance 1976). Along any other lever the range is halved wherever the fleets at its ends differ.
 
-Shadow prices say what one more GPU, dollar or watt of a limit would save: at the margin of the floor's relaxation
-(`dual`), and in whole engines (`whole`). A budget never makes the fleet that meets a demand cheaper; what it is worth
-is how much more demand could be served.
+Shadow prices: what one more GPU, dollar or watt of a limit would save, at the margin of the floor's relaxation
+(`dual`), and in whole engines (`whole`). A budget never makes the fleet that meets a demand cheaper; its value is how
+much more demand could be served.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ from .answer import (
 from .solver import answer, answer_of_plan, demand_of, is_simple, slow_instance, solve_scenarios
 
 STEP_TIME: Final = "step_time_quantile"
-"""The lever of how slow all steps are within the errors of past predictions."""
+"""Lever of the step times: their quantile within the errors of past predictions."""
 SHARE: Final = 0.2
-"""By how much each lever of a tornado goes either way."""
+"""By how much each lever of a tornado moves in either direction [1]."""
 WIDER: Final = tuple(2**step for step in range(CANDIDATES + 1))
 """GPUs, or per cent, by which a limit is widened in whole fleets, until it saves something."""
 
@@ -104,10 +104,10 @@ def levers(
 def tornado(
     problem: Problem, levers: Iterable[MovedLever], effort: ScenarioEffort = ScenarioEffort.SIMPLE, looks: int = 0
 ) -> list[MovedLever]:
-    """The cost with each lever lower and higher, the others as they are; the largest swing first.
+    """The cost with each lever lower and higher, all else unchanged; the largest swing first.
 
-    looks: costs that are of fleets which hold when simulated: that at hand, then those of the largest swings, of both
-    ends of a lever or neither.
+    looks: how many costs are confirmed by simulation: the present one, then those of the largest swings, both ends of a
+    lever or neither.
     """
     rows = list(levers)
 
@@ -126,7 +126,7 @@ def tornado(
 # --- break-even values ------------------------------------------------------------------------------------------------
 
 STARTS: Final = 2**HALVINGS
-"""Parts into which the range of a lever of unknown manners is cut first."""
+"""First subdivision of the range of a lever whose effect need not be monotone."""
 AnswerAt = tuple[float, Answer]
 
 
@@ -182,7 +182,7 @@ class Along:
     missed: dict[str, Answer] = field(default_factory=dict)
 
     def at(self, value: float) -> Answer:
-        """The answer at a value."""
+        """The answer at a value of the lever."""
         best = answer(self.problem, self.effort, self.known_misses, changes={self.key: value})
         fleet = "" if best.case is None else best.case.key
         if fleet and (fleet in {*self.tried, *self.missed} or len(self.tried) < self.looks):
@@ -192,7 +192,7 @@ class Along:
         return best
 
     def bought(self, best: Answer) -> float:
-        """How many GPUs a fleet rents of the accelerator whose price the lever is; none along another."""
+        """GPUs that a fleet rents of the accelerator whose price the lever is; 0 along another lever."""
         name = self.key.partition(".")[2].casefold()
         names = [offer.accelerator.name for offer in self.problem.offers]
         _, rented_gpus = owned_and_rented(self.problem, np.array([best.gpus.get(gpu, 0) for gpu in names]))
@@ -318,15 +318,12 @@ def sensitivity(
 
 
 def kind_of(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
-    """What kind of fleet it is: its engines by GPU, split and role, however many."""
+    """The kind of a fleet: its engines by GPU, split and role, regardless of their number."""
     return frozenset(pool.engine for pool in pools)
 
 
 def _flips(problem: Problem, lever: MovedLever, effort: ScenarioEffort) -> list[Flip]:
-    """Where a lever changes the kind of fleet; along a price break-even prices say that exactly.
-
-    The way from the value at hand to an end with a fleet of another kind is halved.
-    """
+    """Where a lever changes the kind of fleet, by bisection; along a price, break-even prices are exact."""
     here, low, high = lever.answers
     own, flips = kind_of(here.pools), list[Flip]()
     for end in () if lever.key.startswith("price.") else ((lever.low, low), (lever.high, high)):

@@ -4,12 +4,12 @@
     full       mixtures too, as `optimize --effort quick` has it
     simulated  what `optimize` says
 
-By formula a fleet may miss when it is simulated (`confirmed_answer`): then the cheapest of one pool or two is simulated
-that has not more engines of the same kinds, CANDIDATES times at most. A fleet that missed is never an answer.
+A fleet found by formula may miss in simulation (`confirmed_answer`). Then the cheapest fleet of one pool or two that
+the misses so far do not rule out is simulated, up to CANDIDATES times. A fleet that missed is never an answer.
 
-A sweep answers each of its scenarios; then some fleets are simulated, if not stated otherwise those of the most
-scenarios, and those of fleets that missed are solved again. The choice depends on the answers alone, so that it is the
-same on one core, many, or a cluster.
+A sweep answers each of its scenarios. Then some fleets are simulated, by default those of the most scenarios, and
+scenarios whose fleet missed are solved again. The choice depends only on the answers, so it is the same on one core,
+many, or a cluster.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class UnpricedProblem:
 
 
 def demand_of(problem: Problem) -> UnpricedProblem:
-    """What scenarios share that differ in prices, limits and name alone."""
+    """The key of a scenario's demand: equal for scenarios that differ only in prices, limits and name."""
     limits = problem.constraints
     inputs = dict(problem.inputs) | {
         "name": None,
@@ -160,7 +160,7 @@ def slow_instance(demand: UnpricedProblem) -> Instance:
 
 @lru_cache(maxsize=DEMANDS_KEPT)
 def free_search(demand: UnpricedProblem) -> FleetSearch:
-    """The search free of prices and limits."""
+    """The search without prices and limits."""
     return evaluated(slow_instance(demand))
 
 
@@ -189,7 +189,7 @@ def with_floor(best: Answer, floor: float | None) -> Answer:
 
 
 def _few_pools(problem: Problem, known_misses: Sequence[Engines] = ()) -> Answer:
-    """The cheapest fleet of one pool or two, which is none of those refuted."""
+    """The cheapest fleet of one or two pools that is not refuted."""
     case = _cheapest_case(problem, known_misses)
     return why_none(problem) if case is None else _answer_of(problem, case)
 
@@ -202,7 +202,7 @@ def _cheapest_case(problem: Problem, known_misses: Sequence[Engines] = ()) -> Ca
 
 
 def _case(demand: str, instance: Instance, fleet: Fleet) -> Case:
-    """A fleet, told by what its engines are, whatever their places in the tables; demand: key of the problem."""
+    """A fleet with a key of its engines that does not depend on indices in a table; demand: key of the problem."""
     shapes = [repr(instance.tables.shapes[pool.shape]) for pool in fleet.pools]
     settings = [(instance.tables.seqs[pool.seqs], instance.tables.chunks[pool.chunk]) for pool in fleet.pools]
     pools = [(pool_key(pool)[0], pool.replicas, pool.spares, pool_key(pool)[-1]) for pool in fleet.pools]
@@ -246,9 +246,9 @@ def _answer_of(problem: Problem, case: Case) -> Answer:
 
 
 def why_none(problem: Problem, status: Status = Status.TIME_LIMIT) -> Answer:
-    """The answer to a scenario without a fleet, with what is in the way.
+    """The answer to a scenario without a fleet, with the reason.
 
-    The limits that the cheapest fleet breaks which there would be without limits, if there is one.
+    The reason is the limits that the cheapest fleet without limits exceeds, if there is one.
     """
     offers = tuple(replace(offer, inventory=None) for offer in problem.offers)
     case = _cheapest_case(replace(problem, constraints=problem.constraints.lifted, offers=offers))
@@ -285,7 +285,7 @@ def look_at(case: Case) -> tuple[float, str]:
 # --- many scenarios ---------------------------------------------------------------------------------------------------
 
 PROVING = 0.7
-"""Share of a sweep's work that is done when simulations begin."""
+"""Share of the work of a sweep that is done when simulations begin [1]."""
 MOST_FULL = 64
 """Scenarios of a sweep up to which each gets the whole search that nobody has to ask for."""
 Task = tuple[Scenario, bool]
@@ -453,7 +453,7 @@ def solve_scenarios(
 
 
 def _demand(scenario: Scenario) -> str:
-    """What scenarios share that differ in prices and limits alone."""
+    """A key that is equal for scenarios that differ only in prices and limits."""
     changes = scenario.changes.items()
     demand = [[key, value] for key, value in changes if not lever_of(key).cheap]
     return json.dumps([scenario.name, sorted(demand, key=str)], default=str)

@@ -1,4 +1,4 @@
-"""Workers that solve the scenarios of a sweep: processes of this machine, or of a Dask cluster."""
+"""Workers that solve the scenarios of a sweep: processes on this machine, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -105,5 +105,5 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
 
 
 def all_cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""`pdplan gpus` and `pdplan models`: what the catalog knows, with the source of every figure."""
+"""`pdplan gpus` and `pdplan models`: the catalog, with the source of every figure."""
 
 from __future__ import annotations
 

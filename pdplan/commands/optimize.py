@@ -1,4 +1,4 @@
-"""`pdplan optimize`, `evaluate` and `explain`: the cheapest fleet, what today's attains, how a config ranks."""
+"""`pdplan optimize`, `evaluate` and `explain`: the cheapest fleet, the fleet of today, the rank of a config."""
 
 from __future__ import annotations
 

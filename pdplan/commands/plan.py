@@ -1,4 +1,4 @@
-"""`pdplan simulate`, `report`, `compare`, `deploy`, `resilience`, `autoscale`: what is asked of a plan or a fleet."""
+"""`pdplan simulate`, `report`, `compare`, `deploy`, `resilience`, `autoscale`: questions about a plan or a fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pdplan estimate`, `calibrate`, `validate`: predictions of one replica, fitted to own results, and how far off."""
+"""`pdplan estimate`, `calibrate`, `validate`: predictions for one replica, their fit to results, and their errors."""
 
 from __future__ import annotations
 

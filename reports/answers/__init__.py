@@ -1,1 +1,1 @@
-"""Documents: what each command answers, in sentences and tables that any view shows."""
+"""The answer of each command as a document of sentences, tables and charts."""

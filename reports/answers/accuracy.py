@@ -1,4 +1,4 @@
-"""What validate and calibrate answer: how far predictions are off, before and after a fit to own results."""
+"""The answers of validate and calibrate: prediction errors, before and after a fit to the user's results."""
 
 from __future__ import annotations
 

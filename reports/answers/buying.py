@@ -1,4 +1,4 @@
-"""What buy answers: what to reserve, buy and rent, month by month; every total is the sum of what stands above it."""
+"""The answer of buy: what to reserve, buy and rent, month by month; every total is the sum of its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison answers: one signed price, the pools that it comes from, and what else differs."""
+"""The answer of compare: one signed price, the pools that it comes from, and what else differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `pdplan frontier`, `whatif --break-even` and `whatif --chunk` answer: the best fleet along one lever."""
+"""The answers of frontier, `whatif --break-even` and `whatif --chunk`: the best fleet along one lever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What explain answers: why an engine config is not possible, or where it ranks."""
+"""The answer of explain: why an engine config is impossible, or how it ranks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What was measured of a fleet beside what its plan predicts, and whether the fleet meets the plan's SLO.
+"""The answer of `validate --plan`: measurements of a fleet beside its plan, and whether it meets the plan's SLO.
 
-Two sources: the result of a benchmark that replayed the planned workload, and histograms that Prometheus kept of real
-traffic. Both tell which share of the requests is within each limit, from quantiles or buckets, and mostly not exactly:
-every share is an interval.
+There are two sources: the result of a benchmark that replayed the planned workload, and Prometheus histograms of real
+traffic. Both give the share of requests within each limit, from quantiles or buckets, and rarely exactly: every share
+is an interval.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What resilience and autoscale answer: a plan's fleet after a loss, and scaled over the day."""
+"""The answers of resilience and autoscale: a plan's fleet after a loss, and scaled over the day."""
 
 from __future__ import annotations
 

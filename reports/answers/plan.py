@@ -1,4 +1,4 @@
-"""What a plan answers: the fleet, its price, whether it meets the SLO, the risk, the alternatives, the reasons."""
+"""The answer of a plan: the fleet, its price, whether it meets the SLO, the risk, the alternatives, the reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The charts of a plan, each with its finding as the title and its data behind it; only pages show them."""
+"""The charts of a plan, each with its finding as the title and with its data; only pages show them."""
 
 from __future__ import annotations
 

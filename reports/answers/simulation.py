@@ -1,4 +1,4 @@
-"""What a simulation answers: whether the fleet meets its SLOs, each class beside the plan, the pools, other rates."""
+"""The answer of simulate: whether the fleet meets its SLOs, each class beside the plan, the pools, other rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `pdplan whatif` and `map` answer: sweeps and maps, shadow prices, the tornado and near-optimal fleets."""
+"""The answers of whatif and map: sweeps and maps, shadow prices, the tornado and near-optimal fleets."""
 
 from __future__ import annotations
 

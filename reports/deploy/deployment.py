@@ -1,4 +1,4 @@
-"""What is deployed, in words of no particular target, and what is known of the targets: versions, images, flags."""
+"""A deployment, independent of its target, and the facts on targets: versions, images, flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a plan to what is deployed: the problem built again, every engine with the settings that were evaluated."""
+"""From a plan to a `Deployment`: every engine with the settings that were evaluated."""
 
 from __future__ import annotations
 

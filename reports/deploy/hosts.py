@@ -1,4 +1,4 @@
-"""Targets without a scheduler: which engine stands on which GPUs of which host, what starts it, and what is before it.
+"""Targets without a scheduler: the GPUs and host of each engine, the scripts that start it, and its router.
 
 A gateway chooses a pool where colocated pools take different lengths or classes. It counts no tokens: it takes the
 bytes of a request's body for the length of its prompt, so many to a token.

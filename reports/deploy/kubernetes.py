@@ -1,4 +1,4 @@
-"""Kubernetes: what pods and their surroundings have, llm-d's sets, and NVIDIA Dynamo's graphs.
+"""Kubernetes: pods and the objects around them, llm-d's sets, and NVIDIA Dynamo's graphs.
 
 Every manifest is a template of YAML that is read as data (`formats.objects`); here is what those templates ask for.
 """

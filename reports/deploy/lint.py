@@ -1,8 +1,8 @@
-"""What a set of files starts, read back from them, and the rules that it must keep before any file is written.
+"""Lint: the commands that a set of files starts, read back from them, and rules that they must follow.
 
-A rule is a named function of the plan's deployment and of what was read back from the files; it yields one sentence
-for each place where it is broken. It judges what the files say, not what was meant. What no rule is about is compared
-with what pdplan writes (`files.checked_directory`). The rules on hand-overs are those that the search itself keeps to
+A rule is a named function of the plan's deployment and of the commands read back; it yields one sentence for each
+place that breaks it. Rules judge what the files say, not what was meant. Everything that no rule covers is compared
+with what pdplan writes (`files.checked_directory`). The rules on hand-overs are those of the search
 (`search_spaces.enumeration`).
 """
 

@@ -1,4 +1,4 @@
-"""How a deployed fleet is measured and explained: its benchmark, what Prometheus watches, and the page of the files.
+"""Measurement of a deployed fleet: its benchmark, Prometheus rules and dashboard; and the README of its files.
 
 Every series carries the labels `deployment` and `pool`, put there by what scrapes it: PodMonitors in Kubernetes, a
 configuration of Prometheus elsewhere. So the rules are the same for all, with alerts at the plan's own limits.
