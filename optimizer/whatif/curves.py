@@ -1,4 +1,4 @@
-"""Curves: the cheapest fleet along a lever that only makes the problem harder, and a fleet along the chunk of its prompts.
+"""Curves: the cheapest fleet along a lever that only makes the problem harder, and a fleet along its prompt chunk.
 
 The cheapest fleet stays the cheapest until it no longer holds, and evaluating that one fleet finds where. So each step
 takes one answer and one bisection. The next fleet is searched at RESOLUTION beyond the end: a fleet that would be the
