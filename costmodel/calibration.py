@@ -304,8 +304,8 @@ def calibrated_pairs(model: Transformer, configs: Iterable[EngineConfig]) -> tup
     pairs: dict[Pair, None] = {}
     for config in configs:
         used = [*used_efficiencies(model, config)]
-        for part in Part:
-            weight_dtype = model.part_dtype(part, config.weight_dtype)
+        for component in Part:
+            weight_dtype = model.part_dtype(component, config.weight_dtype)
             used += [(kind, weight_dtype) for kind in ("gemm", "moe") if kind == "gemm" or model.is_moe]
         efficiencies = config.accelerator.efficiency
         pairs.update(dict.fromkeys(pair for pair in used if pair in efficiencies and pair[0] not in COLLECTIVES))

@@ -200,7 +200,7 @@ def engine_arrays(
         data=_column([split.data for split in splits]),
         expert=_column([split.expert for split in splits]),
         domain=_column([accelerator.scale_up_size for accelerator in accelerators]),
-        gemm={part: _matrix_rates(model, configs, part, "gemm", conditions) for part in Part},
+        gemm={component: _matrix_rates(model, configs, component, "gemm", conditions) for component in Part},
         experts=_matrix_rates(model, configs, Part.EXPERTS, "moe", conditions),
         attention={name: _attention_rates(configs, name, conditions) for name in ATTENTION_CLASSES},
         all_reduce=_link_rates(configs, "all_reduce"),
@@ -208,9 +208,12 @@ def engine_arrays(
         all_to_all=_link_rates(configs, "all_to_all"),
         send=_link_rates(configs, None),
         weight_bytes={
-            part: _column([model.bytes_per_element(part, config.weight_dtype) for config in configs]) for part in Part
+            component: _column([model.bytes_per_element(component, config.weight_dtype) for config in configs])
+            for component in Part
         },
-        input_bytes={part: _column([_input_bytes(model, config, part) for config in configs]) for part in Part},
+        input_bytes={
+            component: _column([_input_bytes(model, config, component) for config in configs]) for component in Part
+        },
         kv_bytes=_column([DTYPE_BYTES[config.kv_dtype] for config in configs]),
         first_token=_column([first_token_factor(model, config.accelerator, config.role) for config in configs]),
         slower=_column([_slower(model, config) if conditions.in_engine else 1.0 for config in configs]),

@@ -146,7 +146,9 @@ def prompt_seconds(model: Transformer, config: EngineConfig, engines: EngineArra
 def used_efficiencies(model: Transformer, config: EngineConfig) -> dict[tuple[str, str], KernelEfficiency]:
     """Efficiency of every kernel class that the engine runs, by (class, compute dtype)."""
     accelerator, split = config.accelerator, config.parallelism
-    pairs = [("gemm", compute_dtype(model.part_dtype(part, config.weight_dtype), accelerator)) for part in Part]
+    pairs = [
+        ("gemm", compute_dtype(model.part_dtype(component, config.weight_dtype), accelerator)) for component in Part
+    ]
     for group in model.layers:
         kind = "latent" if group.attention.is_latent else "attention"
         pairs += [(f"{kind}_prefill", config.kv_dtype), (f"{kind}_decode", config.kv_dtype)]

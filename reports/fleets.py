@@ -185,7 +185,7 @@ def routing_table(plan: Plan) -> Table:
 
     The shares of a stage sum to the share of all routes.
     """
-    parts: dict[tuple[str, str, str], list[tuple[float, Route]]] = {}
+    pieces: dict[tuple[str, str, str], list[tuple[float, Route]]] = {}
     for route in plan.routing:
         is_colocated = route.prefill == route.decode
         stages = (
@@ -195,9 +195,9 @@ def routing_table(plan: Plan) -> Table:
         )
         for stage, fractions in stages.items():
             for pool, fraction in fractions.items():
-                parts.setdefault((stage, pool, route.slo_class), []).append((fraction * route.share, route))
+                pieces.setdefault((stage, pool, route.slo_class), []).append((fraction * route.share, route))
     rows = []
-    for (stage, pool, slo_class), routes in parts.items():
+    for (stage, pool, slo_class), routes in pieces.items():
         share, inputs = math.fsum(weight for weight, _ in routes), [row.isl for weight, row in routes if weight > 0.0]
         if share > LEAST_SHARE:
             isl, osl, met = (

@@ -177,9 +177,9 @@ def no_fleet_sentences(answers: Iterable[AnswerAt]) -> list[str]:
         if answer.cost is None:
             groups.setdefault(answer.binding.partition(":")[0], []).append((place, answer))
     return [
-        f"No fleet {rows[0][0]}{others}: {reason(rows[0][1].binding)}"
+        f"No fleet {rows[0][0]}{also}: {reason(rows[0][1].binding)}"
         for rows in groups.values()
-        for others in [f" (nor in {plural(len(rows) - 1, 'other row')})" if len(rows) > 1 else ""]
+        for also in [f" (nor in {plural(len(rows) - 1, 'other row')})" if len(rows) > 1 else ""]
     ]
 
 
@@ -345,8 +345,8 @@ def base_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     opening = "One lever moves at a time, by formula. Costs are of the cheapest fleet by formula, now"
     if own == base:
         return f"{opening} the recommended one: {own}."
-    others = [] if plan.simulation is None else plan.simulation.others
-    missed = any(_alike(fleet.pools, sensitivity.pools) and not fleet.held for fleet in others)
+    simulated_fleets = [] if plan.simulation is None else plan.simulation.others
+    missed = any(_alike(fleet.pools, sensitivity.pools) and not fleet.held for fleet in simulated_fleets)
     unconfirmed = ", as simulation did not confirm that one" if missed else ""
     return f"{opening} {base}. The recommended fleet costs {own}{unconfirmed}."
 

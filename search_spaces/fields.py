@@ -70,13 +70,13 @@ class Reader:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Only `read` decides."""
 
-        def read(value: object) -> Any:
+        def convert(value: object) -> Any:
             try:
                 return self.read(value)
             except InputError as error:
                 raise house_error(str(error)) from None
 
-        return core_schema.no_info_plain_validator_function(read)
+        return core_schema.no_info_plain_validator_function(convert)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """The schema as given."""
@@ -104,7 +104,7 @@ def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reade
     forms = join_words([text for text in EXAMPLES[kind] if bounds.holds(parse(text, kind))], "or")
     low, high = (format_quantity(end, kind) if end else "0" for end in (bounds.low, bounds.high))
 
-    def read(value: object) -> float:
+    def convert(value: object) -> float:
         number = parse(value, kind, forms)
         check_plain(value, number, plain_limit, bounds.holds)
         if not bounds.holds(number):
@@ -118,19 +118,19 @@ def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reade
         "description": f"{kind} in {base}",
     }
     text = {"type": "string", "description": f"number and unit ({allowed_units(kind)}), for example {forms}"}
-    return Reader(read, {"anyOf": [plain, text]})
+    return Reader(convert, {"anyOf": [plain, text]})
 
 
 def number(bounds: Bounds) -> Reader:
     """A plain finite number within `bounds`."""
 
-    def read(value: object) -> float:
+    def convert(value: object) -> float:
         figure = _finite(value, bounds.holds)
         if not bounds.holds(figure):
             raise InputError(f"{shown(value)} is out of range; {bounds.sentence()}")
         return figure
 
-    return Reader(read, {"type": "number", "minimum": bounds.low, "maximum": bounds.high})
+    return Reader(convert, {"type": "number", "minimum": bounds.low, "maximum": bounds.high})
 
 
 def share(
@@ -144,7 +144,7 @@ def share(
     """
     example = join_words(forms, "or")
 
-    def read(value: object) -> float:
+    def convert(value: object) -> float:
         fraction = in_percent(value) if isinstance(value, str) else None
         if fraction is None and isinstance(value, str) and finite_number(value) is None:
             raise InputError(f"{shown(value)} is not a share; write for example {example}")
@@ -158,7 +158,7 @@ def share(
         return figure
 
     text = {"type": "string", "description": f"share, for example {example}"}
-    return Reader(read, {"anyOf": [{"type": "number", "minimum": limits.low, "maximum": limits.high}, text]})
+    return Reader(convert, {"anyOf": [{"type": "number", "minimum": limits.low, "maximum": limits.high}, text]})
 
 
 LIKELY_PERCENT = 2.0
@@ -187,13 +187,13 @@ def _finite(value: object, accepts: Callable[[float], bool], label: str = "a num
 def count(bounds: Bounds) -> Reader:
     """A whole number within `bounds`; 1e3 is as good as 1000."""
 
-    def read(value: object) -> int:
+    def convert(value: object) -> int:
         figure = _finite(value, lambda number: number == int(number) and bounds.holds(number))
         if figure != int(figure):
             raise InputError(f"{shown(value)} is not a whole number")
         return int(number(bounds).read(value))
 
-    return Reader(read, {"type": "integer", "minimum": int(bounds.low), "maximum": int(bounds.high)})
+    return Reader(convert, {"type": "integer", "minimum": int(bounds.low), "maximum": int(bounds.high)})
 
 
 def _read_text(value: object) -> str:
@@ -220,7 +220,7 @@ def choice(*allowed: str, same: Mapping[str, str] = MappingProxyType({})) -> Rea
     """One of a few words, in any case; same: other words, and which of those they stand for."""
     words = {word.lower(): word for word in allowed} | dict(same)
 
-    def read(value: object) -> str:
+    def convert(value: object) -> str:
         text = value if isinstance(value, str) else ""
         if text.lower() in words:
             return words[text.lower()]
@@ -228,7 +228,7 @@ def choice(*allowed: str, same: Mapping[str, str] = MappingProxyType({})) -> Rea
         hint = f"did you mean {shown(close)}? " if close else ""
         raise InputError(f"{shown(value)} is not known; {hint}allowed: {name_list(allowed)}")
 
-    return Reader(read, {"type": "string", "enum": [*allowed, *same]})
+    return Reader(convert, {"type": "string", "enum": [*allowed, *same]})
 
 
 def member(kind: type[StrEnum], same: Mapping[str, str] = MappingProxyType({})) -> Reader:
@@ -241,11 +241,11 @@ def member_or_file(kind: type[StrEnum], ending: str) -> Reader:
     """One of the members of an enumeration, or the name of a file with an ending; a text either way."""
     words = choice(*(item.value for item in kind))
 
-    def read(value: object) -> Any:
+    def convert(value: object) -> Any:
         return value if isinstance(value, str) and value.lower().endswith(ending) else words.read(value)
 
     pattern = rf"\.{ending.removeprefix('.')}$"
-    return Reader(read, {"anyOf": [words.schema, {"type": "string", "pattern": pattern}]})
+    return Reader(convert, {"anyOf": [words.schema, {"type": "string", "pattern": pattern}]})
 
 
 def short_for(section: Any, key: str, kind: Any = str) -> BeforeValidator:

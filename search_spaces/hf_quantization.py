@@ -85,22 +85,25 @@ def as_stored(
     votes = _votes(_rules(stated), layers, apart, single)
     formats: dict[Part, WeightFormat] = {}
     mixed: set[tuple[Part, float]] = set()
-    for part, weights in votes.items():
+    for component, weights in votes.items():
         quantized = Counter({form: count for form, count in weights.items() if form != SIXTEEN_BIT})
         if quantized.total() > weights[SIXTEEN_BIT]:
-            formats[part] = quantized.most_common(1)[0][0]
+            formats[component] = quantized.most_common(1)[0][0]
         if len(weights) > 1:
             size = sum(form.bytes_per_element * count for form, count in weights.items())
-            mixed.add((part, size / weights.total()))
-    main = next((formats[part] for part in (Part.EXPERTS, Part.FEED_FORWARD, Part.ATTENTION) if part in formats), None)
+            mixed.add((component, size / weights.total()))
+    main = next(
+        (formats[component] for component in (Part.EXPERTS, Part.FEED_FORWARD, Part.ATTENTION) if component in formats),
+        None,
+    )
     if main is None:
         return model
     dtype = main.dtype if main.dtype in DTYPE_BYTES else "int4"  # what has fewer bits is computed with as four
     return replace(
         model,
         native_weight_dtype=dtype,
-        quantized=frozenset(part for part, form in formats.items() if form.dtype in {dtype, main.dtype}),
-        own_dtypes=frozenset((part, form.dtype) for part, form in formats.items() if form.dtype != dtype),
+        quantized=frozenset(component for component, form in formats.items() if form.dtype in {dtype, main.dtype}),
+        own_dtypes=frozenset((component, form.dtype) for component, form in formats.items() if form.dtype != dtype),
         mixed_bytes=frozenset(mixed),
         weight_scale=main.scale,
     )
@@ -130,13 +133,13 @@ def _votes(
     votes: dict[Part, Counter[WeightFormat]] = defaultdict(Counter)
     number = 0
     for mixer, block in layers:
-        for part, name, elements in _modules(number, mixer, block, apart, single):
+        for component, name, elements in _modules(number, mixer, block, apart, single):
             formats = (
                 rule.format
                 for rule, matches in zip(rules, matchers, strict=True)
-                if not rule.targets or part in rule.targets or matches(name)
+                if not rule.targets or component in rule.targets or matches(name)
             )
-            votes[part][next(formats, SIXTEEN_BIT)] += elements
+            votes[component][next(formats, SIXTEEN_BIT)] += elements
         number += 2 if single and not block.is_empty else 1
     return votes
 
@@ -205,14 +208,14 @@ def _listed(layers: Mapping[str, Any]) -> Iterator[_Spec]:
     specs: dict[Part, Counter[str]] = defaultdict(Counter)
     by_dtype: dict[str, Mapping[str, Any]] = {}
     for module, spec in layers.items():
-        part = part_of(str(module))
-        if part is not None and isinstance(spec, Mapping):
+        component = part_of(str(module))
+        if component is not None and isinstance(spec, Mapping):
             dtype = _format_of("quant_algo", spec.get("quant_algo"), "algorithms")
-            specs[part][dtype] += 1
+            specs[component][dtype] += 1
             by_dtype[dtype] = spec
-    for part, count in specs.items():
+    for component, count in specs.items():
         dtype = count.most_common(1)[0][0]
-        yield dtype, by_dtype[dtype], (part,)
+        yield dtype, by_dtype[dtype], (component,)
 
 
 def _scale(spec: Mapping[str, Any], dtype: str) -> WeightScale | None:

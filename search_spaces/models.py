@@ -233,7 +233,7 @@ def model_entry(model: Transformer) -> dict[str, Any]:
         "experts_per_token": max(group.feed_forward.experts_per_token for group in model.layers),
         "native_weight_dtype": model.native_weight_dtype,
         "quantized_parts": sorted(model.quantized) if model.native_weight_dtype != "bf16" else [],
-        "own_dtypes": {str(part): dtype for part, dtype in sorted(model.own_dtypes)},
+        "own_dtypes": {str(component): dtype for component, dtype in sorted(model.own_dtypes)},
         "max_position": model.max_position,
         "source": model.source,
         "date": model.date,
@@ -489,8 +489,12 @@ def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
         **{name: getattr(model, name) for name in facts},
         "weights": model.native_weight_dtype,
         "quantized": sorted(map(str, model.quantized)),
-        "own_dtypes": {str(part): dtype for part, dtype in sorted(model.own_dtypes)},
-        **({"mixed_bytes": {str(part): size for part, size in sorted(model.mixed_bytes)}} if model.mixed_bytes else {}),
+        "own_dtypes": {str(component): dtype for component, dtype in sorted(model.own_dtypes)},
+        **(
+            {"mixed_bytes": {str(component): size for component, size in sorted(model.mixed_bytes)}}
+            if model.mixed_bytes
+            else {}
+        ),
         "weight_scale": None if model.weight_scale is None else list(astuple(model.weight_scale)),
         **({"cache_quantizer": model.cache_quantizer} if model.cache_quantizer else {}),
         "source": model.source,
@@ -526,13 +530,13 @@ def has_transformers() -> bool:
 
 def counted(model: Transformer) -> Counter[str]:
     """Weights of pdplan's model by part [1], routers with the feed-forward; it leaves norms and biases out."""
-    parts = Counter[str]({Part.EMBEDDING: model.embedding_elements + model.looked_up})
+    pieces = Counter[str]({Part.EMBEDDING: model.embedding_elements + model.looked_up})
     for group in model.layers:
-        parts[Part.EXPERTS] += group.weight_sets * group.expert_elements
+        pieces[Part.EXPERTS] += group.weight_sets * group.expert_elements
         for matrix in group.matrices:
-            part = Part.ATTENTION if matrix.part is Part.ATTENTION else Part.FEED_FORWARD
-            parts[part] += group.weight_sets * matrix.elements
-    return parts
+            component = Part.ATTENTION if matrix.part is Part.ATTENTION else Part.FEED_FORWARD
+            pieces[component] += group.weight_sets * matrix.elements
+    return pieces
 
 
 def reference_count(config: Mapping[str, Any], where: str) -> tuple[Counter[str], str]:
@@ -571,14 +575,14 @@ def by_part(parameters: Iterable[tuple[str, int, int]]) -> Counter[str]:
     >>> dict(by_part([("layers.0.self_attn.q_proj.weight", 64, 2), ("layers.0.mlp.experts.down_proj", 96, 3)]))
     {<Part.ATTENTION: 'attention'>: 64, <Part.EXPERTS: 'experts'>: 96}
     """
-    parts = Counter[str]()
+    pieces = Counter[str]()
     for name, size, dimensions in parameters:
         if _OTHER_TOWERS.search(name):
             continue
         if dimensions < 2:
-            parts[VECTORS] += size
+            pieces[VECTORS] += size
         elif _TABLES.search(name) and not re.search(r"\.\d+\.", name):
-            parts[Part.EMBEDDING] += size
+            pieces[Part.EMBEDDING] += size
         else:
-            parts[part_of(name) or Part.FEED_FORWARD] += size
-    return parts
+            pieces[part_of(name) or Part.FEED_FORWARD] += size
+    return pieces

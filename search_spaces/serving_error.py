@@ -63,9 +63,9 @@ class Stratum:
         >>> Stratum("colocated", "vllm", "dense", "hopper").keys("ttft")[:2]
         ('colocated/vllm/dense/hopper', 'colocated/vllm/dense')
         """
-        parts = [str(getattr(self, name)) for name in ORDER[quantity]]
-        stated = parts.index("") if "" in parts else len(parts)
-        return (*("/".join(parts[:count]) for count in range(stated, 0, -1)), "all")
+        pieces = [str(getattr(self, name)) for name in ORDER[quantity]]
+        stated = pieces.index("") if "" in pieces else len(pieces)
+        return (*("/".join(pieces[:count]) for count in range(stated, 0, -1)), "all")
 
 
 @dataclass(frozen=True, slots=True)

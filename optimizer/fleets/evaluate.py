@@ -87,11 +87,11 @@ class Evaluation:
         edges = np.where(finite, time, 1.0)[..., None, :] * places
         later = self.exceeds(Metric.TPOT, (edges[..., -1:, :] - edges) / np.maximum(self.instance.flows.gaps, 1e-12))
         later[..., -1, :] = 1.0
-        left = np.concatenate([(edges[..., 1:-1, :] + edges[..., :-2, :]) / 2.0, edges[..., -1:, :]], axis=-2)
+        remaining = np.concatenate([(edges[..., 1:-1, :] + edges[..., :-2, :]) / 2.0, edges[..., -1:, :]], axis=-2)
         share = np.diff(later, axis=-2)
         slices = np.flatnonzero(share.max(axis=(*range(share.ndim - 2), -1)) > NEGLIGIBLE_SHARE)
         late = np.zeros(share.shape)
-        late[..., slices, :] = share[..., slices, :] * self.exceeds(Metric.TTFT, left[..., slices, :])
+        late[..., slices, :] = share[..., slices, :] * self.exceeds(Metric.TTFT, remaining[..., slices, :])
         most = places[1:] > 0.5
         by_later = later[..., 0, :] + np.where(most, 0.0, late).sum(axis=-2)
         return finite * np.where(most, late, 0.0).sum(axis=-2), finite * by_later

@@ -207,9 +207,9 @@ class ClassResult(Record):
     @property
     def limits(self) -> dict[Metric, float]:
         """Its limits by metric [s]."""
-        others = {str(metric): result.limit_s for metric, result in self.metrics.items()}
+        other_limits = {str(metric): result.limit_s for metric, result in self.metrics.items()}
         own = {"ttft": self.ttft_limit_s, "tpot": self.tpot_limit_s}
-        return limits_of(**{name: None if math.isnan(limit) else limit for name, limit in (own | others).items()})
+        return limits_of(**{name: None if math.isnan(limit) else limit for name, limit in (own | other_limits).items()})
 
 
 class Binding(Record):

@@ -124,7 +124,7 @@ def resilience(
     losses = []
     for number, case in enumerate(cases):
         (progress or silent)(f"{case.of} without {plural(case.number, case.what)}", number / len(cases))
-        roles = {pool.role for pool, left in zip(fleet.pools, case.left.values(), strict=True) if left}
+        roles = {pool.role for pool, remaining in zip(fleet.pools, case.left.values(), strict=True) if remaining}
         serves_none = Role.COLOCATED not in roles and not {Role.PREFILL, Role.DECODE} <= roles
         losses.append(replace(case, judgement=judged(tuple(case.left.values())), serves_none=serves_none))
     return Resilience(tuple(pool.name for pool in fleet.pools), whole, fleet_cost(instance, fleet), tuple(losses))
@@ -161,8 +161,8 @@ def _losses(instance: Instance, fleet: Fleet, count: int, needed_engines: Engine
     def loss(lost_engines: EngineCounts, *, unit: str, number: int, of: str, everything: bool, spare: float) -> Loss:
         engines_left = tuple((engines - lost_engines).tolist())
         price = fleet_cost(instance, fleet.resized(engines_left))
-        lost, left = (dict(zip(names, counts, strict=True)) for counts in (lost_engines, engines_left))
-        return Loss(unit, number, of, lost, left, everything, price, None, spare)
+        lost, remaining = (dict(zip(names, counts, strict=True)) for counts in (lost_engines, engines_left))
+        return Loss(unit, number, of, lost, remaining, everything, price, None, spare)
 
     for index, pool in enumerate(fleet.pools):
         number, more = min(count, pool.replicas), engines.copy()

@@ -231,8 +231,8 @@ def _limit_words(problem: Problem) -> str:
     limits = dict(stated_limits(problem))
     stocks = {name.removeprefix(INVENTORY): most for name, most in limits.items() if name.startswith(INVENTORY)}
     gpus = [plural(most, f"{name} GPU") for name, most in stocks.items()]
-    others = [amount(limits[name], unit) for name, unit in LIMIT_UNITS.items() if unit and name in limits]
-    return " ".join(f"{word} {join_words(each)}" for word, each in (("of", gpus), ("within", others)) if each)
+    ceilings = [amount(limits[name], unit) for name, unit in LIMIT_UNITS.items() if unit and name in limits]
+    return " ".join(f"{word} {join_words(each)}" for word, each in (("of", gpus), ("within", ceilings)) if each)
 
 
 def nearest_simulated(instance: Instance, verdict: Verdict) -> Miss:
@@ -380,8 +380,8 @@ def _with_looser_latencies(instance: Instance, effort: Effort) -> Miss | None:
     if not choices:
         needed = limits
         for limit in limits:
-            others = [other for other in needed if other != limit]
-            needed = others if others and enough(others) else needed
+            fewer = [other for other in needed if other != limit]
+            needed = fewer if fewer and enough(fewer) else needed
         choices = [needed]
     for factor, loosened in product(LOOSER, choices):
         if late():

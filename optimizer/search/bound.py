@@ -32,6 +32,9 @@ from .program import Aim, Matrices, aim_of, cheapest, engine_cost, fleet_limits,
 from .settings import EngineSettings
 from .work import fastest_prompt, generating_work, late_first_tokens, late_tokens, prefill_work, sending_work
 
+SHOWN_DIGITS = 4
+"""Digits of a time in a message."""
+
 
 def least_cost(
     instance: Instance, settings: EngineSettings, seconds: float = math.inf, ceiling: float = np.inf
@@ -108,8 +111,8 @@ class _Unpriced:
 @lru_cache(maxsize=1)  # a large one, for scenarios that differ in prices alone
 def _columns(work: _Unpriced) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
     """Role, shape, need and late of each column: scenarios that differ only in prices share them."""
-    parts = [_merged(work.instance, *part) for part in _bands(work.instance, work.settings)]
-    role, shape, need, late = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    pieces = [_merged(work.instance, *component) for component in _bands(work.instance, work.settings)]
+    role, shape, need, late = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
     return role, shape, need, late
 
 
@@ -177,11 +180,13 @@ def check_floors(instance: Instance) -> None:
     for _, rows in groupby(floors(instance), lambda floor: floor.k):
         own = list(rows)
         broken = [Fault(("slo", floor.k, floor.metric), floor.why) for floor in own if floor.broken]
-        others = [
+        least_times = [
             f"{floor.metric.upper()} {_least_time(floor.least)}" for floor in own if not floor.broken and floor.least
         ]
-        if broken and others:
-            broken[-1] = replace(broken[-1], sentence=f"{broken[-1].sentence}; least possible: {join_words(others)}")
+        if broken and least_times:
+            broken[-1] = replace(
+                broken[-1], sentence=f"{broken[-1].sentence}; least possible: {join_words(least_times)}"
+            )
         faults += broken
     if faults:
         raise BelowFloorError(str(instance.problem.refusal(faults)))
@@ -220,13 +225,13 @@ def _floors(instance: Instance, k: int, prompt: FloatArray, step: float) -> Iter
 
 def _least_time(seconds: float) -> str:
     """The least possible time, rounded up: the one that a reader copies is possible."""
-    digit = 10.0 ** (math.floor(math.log10(seconds)) - 3)
+    digit = 10.0 ** (math.floor(math.log10(seconds)) + 1 - SHOWN_DIGITS)
     return _time(math.ceil(seconds / digit) * digit, seconds)
 
 
 def _time(seconds: float, least: float) -> str:
     """A time in the unit in which the least possible one is shown."""
-    return f"{seconds:,.4g} s" if least >= 1.0 else f"{1e3 * seconds:,.4g} ms"
+    return f"{seconds:,.{SHOWN_DIGITS}g} s" if least >= 1.0 else f"{1e3 * seconds:,.{SHOWN_DIGITS}g} ms"
 
 
 def _share_quantile(values: FloatArray, share: FloatArray, goal: float) -> int:

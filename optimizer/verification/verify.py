@@ -256,8 +256,8 @@ def with_one_replica_less(bench: Bench, result: SearchResult) -> SearchResult:
     fleets = [(what, less) for what, less in fewer if allowed(bench.instance, less)]
     one_less = [(what, bench.verdict(less)) for what, less in fleets if bench.judged(less) or not bench.late()]
     keys = {fleet_key(verdict.fleet) for _, verdict in one_less}
-    others = tuple(row for row in result.others if fleet_key(row[1].fleet) not in keys)
-    return replace(result, one_less=tuple(one_less), others=others)
+    other_fleets = tuple(row for row in result.others if fleet_key(row[1].fleet) not in keys)
+    return replace(result, one_less=tuple(one_less), others=other_fleets)
 
 
 def more_replicas(instance: Instance, miss: Verdict, rounds: int) -> list[Fleet]:

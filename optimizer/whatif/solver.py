@@ -230,8 +230,8 @@ def _answer_of(problem: Problem, case: Case) -> Answer:
     volume, short = break_of(case)
     room = max(volume - 1.0, 0.0)
     limits = [(row.slack, _slack_words(row)) for row in fleet_bindings(here, cost, gpus)]
-    left = 1.0 - 1.0 / (1.0 + room)  # of the load that the pool can take, as `_slack_words` has it
-    load = (left, f"{short}, {percentage(left)} left")
+    remaining = 1.0 - 1.0 / (1.0 + room)  # of the load that the pool can take, as `_slack_words` has it
+    load = (remaining, f"{short}, {percentage(remaining)} left")
     names = [offer.accelerator.name for offer in problem.offers]
     return Answer(
         status=Status.FEASIBLE,

@@ -376,10 +376,15 @@ def _late(entry: dict[str, Any], dtype: str) -> str:
 
 def _weights(entry: dict[str, Any]) -> str:
     """The checkpoint's dtype and the parts that have it, then those of parts with one of their own."""
-    own, main = entry["own_dtypes"], [part for part in entry["quantized_parts"] if part not in entry["own_dtypes"]]
+    own, main = (
+        entry["own_dtypes"],
+        [component for component in entry["quantized_parts"] if component not in entry["own_dtypes"]],
+    )
     formats = [(entry["native_weight_dtype"], main)] if main or not own else []
-    formats += [(dtype, [part for part in own if own[part] == dtype]) for dtype in sorted(set(own.values()))]
-    return "; ".join(f"{dtype}, {' and '.join(parts)}" if parts else dtype for dtype, parts in formats)
+    formats += [
+        (dtype, [component for component in own if own[component] == dtype]) for dtype in sorted(set(own.values()))
+    ]
+    return "; ".join(f"{dtype}, {' and '.join(pieces)}" if pieces else dtype for dtype, pieces in formats)
 
 
 def _state(sizes: dict[str, float]) -> str:

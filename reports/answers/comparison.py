@@ -290,8 +290,8 @@ def value_words(value: object) -> str:
         return plural(len(value), "row")
     if isinstance(value, Mapping):
         stated = {key: item for key, item in value.items() if key not in {"name", CATALOG_PRICE} and item is not None}
-        parts = {key: item for key, item in stated.items() if not isinstance(item, Mapping)}
-        leaves = (f"{key} {_with_unit(item, ('', key))}" for key, item in parts.items())
+        pieces = {key: item for key, item in stated.items() if not isinstance(item, Mapping)}
+        leaves = (f"{key} {_with_unit(item, ('', key))}" for key, item in pieces.items())
         return clean(", ".join(leaves), MOST_WORDS) or "there"
     if isinstance(value, list) and len(value) > MOST_VALUES and all(isinstance(item, int | float) for item in value):
         return f"{len(value)} values, {value_words(min(value))} to {value_words(max(value))}"

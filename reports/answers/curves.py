@@ -166,13 +166,16 @@ def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
     simulated = sum(answer.attainment is not None for answer in having)
     exact = f"to within {fine} by formula" + (f", {coarse} where it was simulated" if simulated else "")
     unit = " of the permitted misses" if curve.over == "attainment" else ""
-    has_moves = bool(curve.refuted) or any(step.promised is not None for step in curve.steps)
     basis = "All are by formula, not simulated (--verify N)."
     if simulated:
-        moved = plural(sum(step.promised is not None for step in curve.steps), "row")
-        effect = f"; that moved the end of {moved}, and ruled out {plural(len(curve.refuted), 'other fleet')} (--json)"
+        moved, ruled_out = sum(step.promised is not None for step in curve.steps), len(curve.refuted)
+        effects = said(
+            f"moved the end of {plural(moved, 'row')}" * bool(moved),
+            f"ruled out {plural(ruled_out, 'other fleet')} (--json)" * bool(ruled_out),
+        )
+        effect = f"; that {join_words(effects)}" if effects else ""
         number = "All" if simulated == len(having) else f"{simulated:,} of {len(having):,}"
-        basis = f"{number} fleets were simulated and meet the SLO{effect * has_moves}."
+        basis = f"{number} fleets were simulated and meet the SLO{effect}."
     return said(f"A row ends where its fleet misses the SLO, {exact}{unit}.", basis * bool(having), _own(curve))
 
 

@@ -353,9 +353,9 @@ def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
         title = f"{plural(len(cheaper), 'cheaper fleet')} shown, {holding} meeting the SLO"
     low, most = near[0].x, near[-1].x
     room = max(0.12 * (most - low), 0.04 * most, 1e-9)
-    left, right = max(0.0, low - room), most + room
-    prices = [(value, f"${significant(value)}") for value in charts.round_steps(right, 8) if value >= left]
-    panel = charts.Panel(charts.Axis("price per hour", left, right, prices), OF_LIMIT, series, levels=AT_LIMIT)
+    remaining, right = max(0.0, low - room), most + room
+    prices = [(value, f"${significant(value)}") for value in charts.round_steps(right, 8) if value >= remaining]
+    panel = charts.Panel(charts.Axis("price per hour", remaining, right, prices), OF_LIMIT, series, levels=AT_LIMIT)
     summary = "; ".join(f"{p.name} {hourly(p.x)}, {percent(p.slowest)} of the limit" for p in near[:8])
     metrics = (f"#{METRICS[metric].label} of limit" for metric in points[0].used)
     headers = ("fleet", "pools (max seqs/chunk)", "#price", *metrics, "#SLO met", "outcome")
@@ -482,15 +482,15 @@ def attainable(point: OperatingPoint) -> float:
 
 def _split_chart(plan: Plan) -> Chart:
     """Draw the parts of each pool's step as one bar of full width."""
-    rows, bars, parts = [], [], dict[str, list[tuple[str, float]]]()
+    rows, bars, pieces = [], [], dict[str, list[tuple[str, float]]]()
     for pool in plan.pools:
         at = pool.operating_point
         terms = [(key, float(getattr(at.time_split, key))) for key in PARTS]
-        parts[pool.id] = [(key, share) for key, share in terms if is_number(share)]
+        pieces[pool.id] = [(key, share) for key, share in terms if is_number(share)]
         shares = (percent(share) for share in at.time_split.model_dump().values())
         rows.append((pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
     for pool in dearest_first(plan.pools)[:MOST_ROWS]:
-        time_parts, step = parts[pool.id], duration(pool.operating_point.step_s)
+        time_parts, step = pieces[pool.id], duration(pool.operating_point.step_s)
         whole, name = math.fsum(share for _, share in time_parts) or 1.0, clean(pool.id, 20)
         stack = [
             (f"part-{key}", share / whole, f"{name}: {PARTS[key]} {percent(share)} of {step}")
@@ -501,10 +501,10 @@ def _split_chart(plan: Plan) -> Chart:
     summary = "; ".join(", ".join(tip for _, _, tip in bar.parts) for bar in bars)
     largest: dict[str, list[str]] = {}  # part of the step in each role, of the pool that costs most
     for pool in dearest_of_each_role(plan.pools):
-        key, share = max(parts[pool.id], key=lambda item: item[1], default=("", math.nan))
+        key, share = max(pieces[pool.id], key=lambda item: item[1], default=("", math.nan))
         if is_number(share):
             largest.setdefault(PARTS[key], []).append(f"{pool.role} {percent(share)}")
-    largest_words = join_words([f"{part} ({', '.join(roles)})" for part, roles in largest.items()])
+    largest_words = join_words([f"{component} ({', '.join(roles)})" for component, roles in largest.items()])
     return Chart(
         title=f"Largest part of a step: {largest_words}" if largest_words else "No step times are known",
         caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",

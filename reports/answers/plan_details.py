@@ -11,7 +11,6 @@ from typing import Any, Final
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan, Pool, Status
 from optimizer.plans.records import LARGEST
-from reports.answers.deployability import deployment
 from reports.command_lines import again_command
 from reports.deploy.files import Deployable
 from reports.deploy.measurement import setting_rows
@@ -122,9 +121,8 @@ def hand_over_sentence(plan: Plan) -> str:
     )
 
 
-def settings_section(plan: Plan, runs: Deployable | None) -> Section:
-    """What the engines are told, why, and the files that tell them."""
-    files, command = deployment(plan, runs)
+def settings_section(plan: Plan, runs: Deployable | None, files: tuple[str, ...], command: str) -> Section:
+    """The settings of the engines, the reasons for them, and the files that state them; command: writes the files."""
     purpose = "They tell the engines these settings, and a max_model_len with room for a chat template."
     file_words = f"Files: {', '.join(files[:MOST_FILES])}" if files else ""
     more = f" and {plural(len(files) - MOST_FILES, 'more file')}" if len(files) > MOST_FILES else ""

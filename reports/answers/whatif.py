@@ -234,8 +234,8 @@ def alternatives_answer(rows: Sequence[tuple[str, Answer]], slack: float) -> tup
     ]
     if least is None:
         return records, no_fleet_document("No fleet meets the SLO.", answers[0])
-    others = zip(answers[1:], is_within[1:], strict=True)
-    number = len({fleet_line(answer.pools) for answer, within in others if within})
+    near = zip(answers[1:], is_within[1:], strict=True)
+    number = len({fleet_line(answer.pools) for answer, within in near if within})
     subject = {0: "No other fleet costs", 1: "One other fleet costs"}.get(number, f"{number} other fleets cost")
     headline = f"{subject} at most {percent(slack)} more than the cheapest ({hourly(least)})."
     cells = [

@@ -63,9 +63,9 @@ def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> 
     try:
         return target_files(plan, options, base)
     except InputError as error:
-        others = [name for name in targets_of(plan) if name != options.target]
-        newest = {name: replace(options, target=name, version=checked_version(name, None)) for name in others}
-        able = [name for name in others if refusal(plan, newest[name], base) is None]
+        other_targets = [name for name in targets_of(plan) if name != options.target]
+        newest = {name: replace(options, target=name, version=checked_version(name, None)) for name in other_targets}
+        able = [name for name in other_targets if refusal(plan, newest[name], base) is None]
         if not able:
             raise
         verb = "runs" if len(able) == 1 else "run"

@@ -366,8 +366,8 @@ def _connectors(where: str, values: Mapping[str, Any]) -> Sequence[Mapping[str, 
     if not values.get(TRANSFER):
         return ()
     transfer = json_object(f"{where}: {TRANSFER}", str(values[TRANSFER]))
-    parts: Sequence[Mapping[str, Any]] = (transfer.get("kv_connector_extra_config") or {}).get("connectors") or ()
-    return parts if transfer.get("kv_connector") == BOTH else (transfer,)
+    pieces: Sequence[Mapping[str, Any]] = (transfer.get("kv_connector_extra_config") or {}).get("connectors") or ()
+    return pieces if transfer.get("kv_connector") == BOTH else (transfer,)
 
 
 def read_role(deployment: Deployment, where: str, values: Mapping[str, Any]) -> str:
