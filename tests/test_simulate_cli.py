@@ -100,7 +100,7 @@ def test_a_curve_is_shown_and_told(plan_file: Path, capsys: pytest.CaptureFixtur
     arguments = ["simulate", str(plan_file), "--requests", "600", "--curve"]
     assert run(arguments) == 0
     said = capsys.readouterr().out.partition("Latency and throughput\n")[2]
-    assert said.startswith("  Saturation ")
+    assert said.startswith("  Saturation: ")
     assert run([*arguments, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     curve = told["curve"]
@@ -111,8 +111,8 @@ def test_a_curve_is_shown_and_told(plan_file: Path, capsys: pytest.CaptureFixtur
     assert [point["held"] for point in points] == [point["verdict"] == "meets" for point in points]
     assert {curve["saturation_rps"], curve["knee_rps"], curve["goodput_rps"]} <= set(rates)
     assert curve["goodput_rps"] == told["goodput"]["rate_rps"] <= curve["saturation_rps"]
-    assert f"Saturation {rate(curve['saturation_rps'])}, to 2 %" in said
-    assert f"Knee {rate(curve['knee_rps'])}: " in said
+    assert f"Saturation: {rate(curve['saturation_rps'])}, exact to 2 %." in said
+    assert f"Knee: {rate(curve['knee_rps'])}. " in said
     assert f"Goodput: {rate(curve['goodput_rps'])}, exact to 2 %. Up to it the lower end" in said
     assert [
         set(one) >= {"attainment_low", "attainment_high", "ttft_s", "tpot_s"} for one in curve["points"][0]["classes"]

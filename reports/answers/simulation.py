@@ -311,13 +311,11 @@ def _curve_sentences(curve: Curve) -> tuple[str, str]:
     saturation = f"Saturated at every rate down to {rate(curve.points[0].rate)}."
     if curve.saturation > 0.0:
         saturation = (
-            f"Saturation: {rate(curve.saturation)}, exact to {percent(TOLERANCE)}. Above it the fleet falls behind. "
+            f"Saturation: {rate(curve.saturation)}, exact to {percent(TOLERANCE)}. Above it the fleet falls behind. It "
+            f"served {rate(most)} at most."
         )
-        saturation += (
-            f". But it served {rate(most)} at most: the runs are too short; ask for more --requests."
-            if curve.saturation > MISMATCH * most
-            else f"; it served {rate(most)} at most."
-        )
+        if curve.saturation > MISMATCH * most:
+            saturation += " That is less: the runs are too short, so ask for more --requests."
     knee = next(point for point in curve.points if point.rate == curve.knee)
     return saturation, (
         f"Knee: {rate(knee.rate)}. Throughput over mean time in the system ({duration(knee.e2e)}) is greatest here. "
