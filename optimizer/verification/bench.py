@@ -71,8 +71,8 @@ DRAINED = 0.5
 LOOKS = 1 + int(math.log2(MOST_RUNS // LEAST_RUNS))
 """Looks of a confirmation at most, all as strict: were the last the strictest, what needs it would never pass."""
 MOST_DECIDING = 3 * MOST_JUDGED
-"""Requests of a verdict that a plan hangs on, at most: near its capacity a fleet has long waves, of which MOST_JUDGED
-hold few, and then the seed decides (benchmarks/verified_plans.py --near)."""
+"""Most requests of a confirmation, on which a plan depends: near its capacity a fleet has long waves, of which
+MOST_JUDGED hold few, and then the seed decides (benchmarks/verified_plans.py --near)."""
 APART = MOST_RUNS + 1
 """Distance of the numbers of two confirmations' first runs: each has up to MOST_RUNS, and one with a crowd."""
 MORE = 1.0 + NOTABLE
@@ -180,14 +180,14 @@ class Slice:
         """Runs number `first` up to `last`, of `requests` each; a run number always has the same requests."""
         return [Run.of(self.drawn(requests, number), self.engines) for number in range(first, last)]
 
-    def until_decided(self, late: Late, most: int = MOST_JUDGED) -> Judgement:
+    def until_decided(self, late: Late) -> Judgement:
         """What full runs of `most` requests say; where these are long, a shorter one may show a miss before."""
         requests = self.full
         if requests >= 2 * self.requests:
             alone = judge_runs(self.instance, self.engines, self.runs(self.requests, 0, 1))
             if alone.missed:
                 return alone
-        rule = until_decided(requests, most=most, least=LEAST_RUNS, late=late)
+        rule = until_decided(requests, least=LEAST_RUNS, late=late)
         return judge_until(self.instance, self.engines, lambda number: self.drawn(requests, number), rule)
 
     def stays_behind(self, runs: Sequence[Run], number: int) -> Judgement | None:
@@ -337,7 +337,7 @@ class Bench:
         portion, look = self.part(fleet), self.look(fleet)
         if look.judgement.missed or self.late():
             return replace(look, held=False)
-        judgement = portion.until_decided(self.late, MOST_DECIDING)
+        judgement = portion.until_decided(self.late)
         is_proven = judgement.proven and len(judgement.runs) >= LEAST_RUNS
         stuck = portion.stays_behind(judgement.runs, 0) if is_proven else None
         return self.verdict_of(fleet, judgement, stuck=stuck, held=is_proven)
