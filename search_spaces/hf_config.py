@@ -123,6 +123,10 @@ class ConfigFields:
         """Whether the config itself has a field, if only to say that there is none."""
         return any(name in self.values for name in _spellings(field))
 
+    def has(self, field: str) -> bool:
+        """Whether the config itself has a field with a value that is neither null nor zero."""
+        return any(self.values.get(name) for name in _spellings(field))
+
     def optional(self, field: str, low: int = 0) -> int | None:
         """A whole number, or None where the config is silent."""
         value = self.get(field)

@@ -249,7 +249,7 @@ def _searched_layers(
 
 def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Whether each layer has routed experts."""
-    if not fields.states("experts") and any(map(fields.states, ("experts_per_token", "moe_intermediate_size"))):
+    if not fields.states("experts") and any(map(fields.has, ("experts_per_token", "moe_intermediate_size"))):
         raise fields.missing("experts", "it has fields of a mixture of experts")
     if (fields.optional("experts") or 0) <= 1 or fields.flag("is_moe") is False:  # Jamba writes 1 for no mixture
         return (False,) * layers

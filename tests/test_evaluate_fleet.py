@@ -113,7 +113,7 @@ def test_one_near_its_capacity_is_undecided(short_runs: None, tmp_path: Path, mo
     assert evaluation.outcome == "undecided"
     said = " ".join(terminal_view(evaluation_document(evaluation)).split())
     assert said.startswith("May or may not meet the SLO: ")
-    assert "With 5 % more requests its queues grow without end: no run is long enough to exclude that here." in said
+    assert "It is too near its limit to tell: with 5 % more requests its queues grow without end." in said
 
 
 def test_one_that_is_overloaded_says_what_it_lacks(short_runs: None, tmp_path: Path) -> None:

@@ -242,6 +242,11 @@ def test_a_field_without_which_a_model_would_be_another_one(parts: tuple[dict[st
     assert "config.json lacks" in error_of(*parts, without=field)
 
 
+@pytest.mark.parametrize("nothing", [None, 0])
+def test_a_field_of_a_mixture_without_a_value_is_of_a_dense_model(nothing: int | None) -> None:
+    assert not parse(LLAMA, num_experts_per_tok=nothing, moe_intermediate_size=nothing).is_moe
+
+
 def test_layers_that_draft_are_counted_apart() -> None:
     """MiMo-7B: 7.83 billion parameters by its card with the layer for multi-token prediction, 7.62 without."""
     shapes = {"hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 36, "vocab_size": 151680}

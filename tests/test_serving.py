@@ -85,6 +85,15 @@ def ttft(prompt_and_steps: EngineTimes, policy: ServingPolicy, users: ClosedLoad
     return float(closed_loop(prompt_and_steps, policy, users, workers).ttft[0, 0])
 
 
+@pytest.mark.parametrize("policy", [IDEAL, FIRST])
+def test_no_first_token_comes_before_a_prompt_alone_could_end(policy: ServingPolicy) -> None:
+    """Fewer prompts than a step of eight lanes has room for: each lane takes as long as it does alone."""
+    prompt = Prompt(cell(0.1), cell(0.02), cell(0.02), room=cell(8.0), lanes=cell(8.0))
+    for concurrency in (1, 4):
+        users = load(concurrency, spread=0.0, waves=10)
+        assert ttft(EngineTimes(prompt, lambda running: np.full_like(running, 0.01)), policy, users, colocated()) >= 0.1
+
+
 def test_a_lone_request_is_its_prefill_and_meets_no_step() -> None:
     steady = closed_loop(times(0.2, 0.01), IDEAL, load(1), colocated())
     # B = (O - 1) TPOT / (TTFT + (O - 1) TPOT) with TPOT = 10 ms + 200 ms x B / 100: B = 1.0x solves it.

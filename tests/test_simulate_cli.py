@@ -60,7 +60,7 @@ def test_a_run_that_ends_before_the_fleet_is_full_says_so(plan_file: Path, capsy
     said = {}
     for requests in ("100", "2000"):
         run(["simulate", str(plan_file), "--rate", "15/s", "--requests", requests])
-        said[requests] = "end before the fleet is full" in " ".join(capsys.readouterr().out.split())
+        said[requests] = "too short to fill the fleet" in " ".join(capsys.readouterr().out.split())
     assert said == {"100": True, "2000": False}
 
 

@@ -6,13 +6,14 @@ a prompt keeps its worker busy, s' the prompt alone until its first token, d(B) 
 a request (`costmodel.engine.Speculation`; 1 where none are drafted), O tokens a request, n = N / P:
 
     TPOT = d(B / D) / E + s B / (O - 1)                  colocated steps carry B / (O - 1) prompts each; s = 0 if apart
-    TTFT = front + f w (n + m) / 2 + (1 - f) (s' + W) + entry + line
+    TTFT = front + f w ((n - m) / 2 + k m) + (1 - f) (s' + W) + entry + line
     W    = wait of n requests that circulate, s at a time and away for the rest of R (`circulating_wait`, `dealt_wait`)
     B    = N (O - 1) TPOT / R,   R = TTFT' + (O - 1) TPOT   Little's law; TTFT' is TTFT without the line
 
-The first wave arrives at once. Its n prompts go m to a step, w seconds each, and all of a step get their first tokens
-when it ends: after (n + m) / 2 prompts on average. f is the share of this wave in the run, 1 / waves, and of
-disaggregated requests that meet all others again (fitted).
+The first wave arrives at once. Its n prompts go m to a step, m = min(n, room of a step), w seconds each, through k
+pipeline stages, and all of a step get their first tokens when it ends. With one stage that is after (n + m) / 2 prompts
+on average; no wave ends before a prompt alone. f is the share of this wave in the run, 1 / waves, and of disaggregated
+requests that meet all others again (fitted).
 Later requests come back scattered by their lengths; where roles are apart, the fitted share stands for those who meet.
 Colocated requests of equal length start and end together: where prompts go first the whole wave stays one, and where
 they share steps with decodes each of these carries one of the others. `front` is what a request waits for whatever the
@@ -230,7 +231,7 @@ def closed_loop(times: EngineTimes, policy: ServingPolicy, load: ClosedLoad, poo
     at_worker = np.maximum(residents / pools.prefill_workers, 1.0)
     together = wave_share(policy, load, pools)
     in_step = np.minimum(prompt.room, at_worker)
-    wave = ((at_worker - in_step) / 2.0 + in_step * prompt.stages) * prompt.wave
+    wave = np.maximum(((at_worker - in_step) / 2.0 + in_step * prompt.stages) * prompt.wave, prompt.alone)
     front = policy.fixed_ttft(pools.apart) + together * wave + (1.0 - together) * prompt.alone
     felt = np.zeros_like(gaps) if pools.apart else prompt.shared / gaps
     stays = together if prefills_first else np.zeros_like(gaps)  # a wave decodes as one, after half of its prompts

@@ -458,7 +458,7 @@ class FleetEvaluation(Record):
 
     schema_: Literal["pdplan.evaluation/1"] = Field(default="pdplan.evaluation/1", alias="schema")
     outcome: Judged
-    """meets, misses, or undecided where a goal lies within its interval."""
+    """meets, misses, or undecided: a goal lies within its interval, or see `near_capacity`."""
     stuck: bool
     """Whether it keeps its goals until a crowd fills its KV memory, and not any more after that."""
     replayed: bool

@@ -54,7 +54,7 @@ most fleets that miss, and the root of four halves an interval."""
 
 CANDIDATES: Final = 6
 """Candidates of one list that are tried after each other, the likeliest first, where each takes a simulation or a
-search; assumed: six confirmations in place of eight changed none of 22 plans of benchmarks/pins.py."""
+search; assumed."""
 
 QUICK_CANDIDATES: Final = SHORT_RUNS * CANDIDATES
 """The same where each takes a short run or an evaluation by formula."""

@@ -154,7 +154,7 @@ def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     if not fleet.pools:
         return None
     fleets = [fleet, *near_fleets(space, fleet_cost(instance, fleet))]
-    loop = Loop(make_bench(instance, late=late), fleets, on_held=effort.on_held)
+    loop = Loop(make_bench(instance, late=late), fleets)
     winner = loop.confirmed(effort.inner).winner
     return None if winner is None else Solution(instance, winner.fleet, winner)
 

@@ -27,7 +27,7 @@ from optimizer.loads.bisection import fewest_replicas, largest_load
 from optimizer.loads.effort import Level, Progress, silent
 from optimizer.loads.instance import Instance, as_planned, planned_instance
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Proof, Provenance, Status
-from optimizer.plans.records import HALVINGS, EnginePool, JudgedFleet, Outcome, PoolNeed, Provisioning
+from optimizer.plans.records import HALVINGS, EnginePool, JudgedFleet, PoolNeed, Provisioning
 from optimizer.verification.bench import Bench, Verdict, confirmed, make_bench, sure_verdict
 from optimizer.verification.judge import Judgement
 from optimizer.verification.record import as_simulated, judged_fleet
@@ -61,7 +61,6 @@ def evaluate_fleet(
     report("simulating the fleet", 0.0)
     bench = make_bench(subject.instance, subject.volume)
     verdict, judgement = _verdict(bench, subject, fleet if isinstance(fleet, Plan) else None)
-    near_capacity = verdict.judgement.overloaded and judgement.proven and not verdict.stuck
     plan_verdict = replace(verdict, judgement=judgement)
     plan = as_simulated(bench, plan_of(subject), plan_verdict, SearchResult())
     report("simulating other replicas", 0.0)
@@ -72,10 +71,10 @@ def evaluate_fleet(
     cost = fleet_cost(subject.instance, subject.fleet)
     cheapest_cost = None if cheapest is None else cheapest.cost_usd_per_hour
     return FleetEvaluation(
-        outcome=Outcome.UNDECIDED if near_capacity else verdict.outcome,
+        outcome=verdict.outcome,
         stuck=verdict.stuck,
         replayed=verdict.replayed,
-        near_capacity=near_capacity,
+        near_capacity=verdict.near_capacity,
         plan=plan,
         usd_per_month=cost * HOURS_PER_MONTH,
         provisioning=provisioning,

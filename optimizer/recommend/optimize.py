@@ -29,7 +29,6 @@ from optimizer.loads.effort import Brake, Effort, Level, Progress, Wish
 from optimizer.loads.instance import Instance, as_planned, make_instance
 from optimizer.plans.plan import Alternative, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
 from optimizer.plans.records import (
-    CANDIDATES,
     ROUNDING,
 )
 from optimizer.search.bound import check_floors, check_shapes, floors
@@ -37,7 +36,7 @@ from optimizer.search.search import evaluated
 from optimizer.verification.bench import Bench, Verdict, confirmed, make_bench, miss_words
 from optimizer.verification.judge import MOST_JUDGED, MOST_RUNS
 from optimizer.verification.record import as_simulated
-from optimizer.verification.verify import CANDIDATE, Loop, SearchResult, with_one_replica_less
+from optimizer.verification.verify import CANDIDATE, CONFIRMATIONS, Loop, SearchResult, with_one_replica_less
 from search_spaces.bounds import TIME_LIMIT
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.fields import Reader, member, quantity
@@ -338,7 +337,7 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
             continue
         fleets = [fleet for fleet in (*result.best, *rival.fleets) if restriction.allows(fleet)]
         fleets = fleets or nearly_by_formula(bench.instance, bench.late, restriction.usable)
-        search = Loop(bench, fleets, restriction.allows, effort.on_held).confirmed(effort.inner)
+        search = Loop(bench, fleets, restriction.allows).confirmed(effort.inner)
         yield replace(rival, search=search)
 
 
@@ -352,7 +351,7 @@ def with_cheaper_rival(bench: Bench, best: SearchResult, rivals: Iterable[Rival]
         if best.winner is None or winner.cost >= best.winner.cost * (1.0 - ROUNDING):
             break
         enough = max(runs, min(MOST_RUNS, MOST_JUDGED // bench.part(winner.fleet).full))
-        verdict, _ = confirmed(bench, winner, CANDIDATES + 1, runs=enough)  # which no fleet was put to
+        verdict, _ = confirmed(bench, winner, CONFIRMATIONS + 2, runs=enough)  # fresh: tuning may use the one before
         if verdict.held:
             return replace(best, winner=verdict)
     return best

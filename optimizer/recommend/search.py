@@ -39,7 +39,7 @@ from optimizer.search.settings import EngineSettings
 from optimizer.verification.bench import Bench, Verdict, confirmed, fleet_key, goodput_of, make_bench
 from optimizer.verification.judge import OutOfTimeError
 from optimizer.verification.tune import tuned
-from optimizer.verification.verify import CANDIDATE, Loop, SearchResult
+from optimizer.verification.verify import CANDIDATE, CONFIRMATIONS, Loop, SearchResult
 from search_spaces.problem import Goal, Problem
 
 STAGES: Final = (
@@ -355,7 +355,7 @@ def simulated(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResul
     if result.instance.problem.objective.goal is not Goal.MIN_COST:
         return most_confirmed(result, effort)
     bench = make_bench(result.instance, late=effort.brake.stopped)
-    loop = Loop(bench, result.fleets, on_held=effort.on_held)
+    loop = Loop(bench, result.fleets)
     return bench, _tuned_result(loop, loop.confirmed(effort), effort)
 
 
@@ -410,7 +410,7 @@ def with_untried(result: FormulaResult, bench: Bench, best: SearchResult, runs: 
             return replace(best, others=tuple(trail)), not space.cut
         verdict = bench.verdict(smallest_batches(bench.instance, space.fleet(cheaper[0])))
         if verdict.held:
-            verdict, _ = confirmed(bench, verdict, CANDIDATES + 2 + number, runs=runs)
+            verdict, _ = confirmed(bench, verdict, CONFIRMATIONS + 3 + number, runs=runs)
         if verdict.held:
             best = replace(best, winner=verdict)
         else:

@@ -181,7 +181,7 @@ class Slice:
         return [Run.of(self.drawn(requests, number), self.engines) for number in range(first, last)]
 
     def until_decided(self, late: Late) -> Judgement:
-        """What full runs of `most` requests say; where these are long, a shorter one may show a miss before."""
+        """The judgement of full runs; if these are long, a shorter run may show a miss first."""
         requests = self.full
         if requests >= 2 * self.requests:
             alone = judge_runs(self.instance, self.engines, self.runs(self.requests, 0, 1))
@@ -228,7 +228,8 @@ class Verdict:
 
     blamed: pools that made it miss; the runs of one that did not hold are not kept. confirmation: the number of the one
     that it was put to last, 0: none. stuck: it did not come out of a crowd; replayed: it missed a goal when the
-    recorded requests came in order. `judgement` is of the run that decided, tail its distance to the limits
+    recorded requests came in order; near_capacity: it keeps its goals, but falls behind at MORE times the rate.
+    `judgement` is of the run that decided, tail its distance to the limits
     (`distance`), and peaks what it took of each pool (`peaks`).
     """
 
@@ -240,6 +241,7 @@ class Verdict:
     confirmation: int = 0
     stuck: bool = False
     replayed: bool = False
+    near_capacity: bool = False
     tail: float = 0.0
     peaks: tuple[Peak, ...] = ()
 
@@ -537,7 +539,10 @@ def confirmed(
     stuck = portion.stays_behind(fresh, last) if is_proven else None
     behind = portion.gives_way(last) if is_proven and stuck is None else None
     holds = is_proven and behind is None
-    verdict = bench.verdict_of(candidate.fleet, behind or judgement, stuck=stuck, held=holds, number=number)
+    verdict = bench.verdict_of(candidate.fleet, judgement, stuck=stuck, held=holds, number=number)
+    if behind is not None:
+        blamed = pools_to_blame(instance, behind)
+        verdict = replace(verdict, near_capacity=True, blamed=blamed, tail=distance(instance, behind))
     bench.verdicts[fleet_key(candidate.fleet)] = verdict
     return verdict, judgement
 
@@ -590,6 +595,8 @@ def miss_words(verdict: Verdict) -> str:
     where = "the recorded requests come in their own order" if verdict.replayed else "simulated"
     if verdict.stuck:
         return "stays behind in simulation once its KV memory was full"
+    if verdict.near_capacity:
+        return f"falls behind at {percentage(NOTABLE)} more requests when simulated"
     if verdict.judgement.overloaded:
         return f"falls behind its arrivals when {where}"
     classes = verdict.judgement.classes

@@ -472,11 +472,10 @@ def _slots(arrival: FloatArray, rates: FloatArray) -> IntArray:
     return np.minimum(np.floor(arrival / length), rates.size - 1.0).astype(np.int64)
 
 
+# --- at other rates ---------------------------------------------------------------------------------------------------
+
 LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1, 1.3, 1.6)
 """Rates of the curve as shares of the saturation point."""
-
-
-# --- at other rates ---------------------------------------------------------------------------------------------------
 
 
 def judge(

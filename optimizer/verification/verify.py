@@ -10,9 +10,10 @@ loop ends.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -37,6 +38,8 @@ PLACES = 2
 twice as many requests [1]."""
 CANDIDATE, REPAIRED = "found by formula", "repaired"
 """Label of fleets that missed."""
+CONFIRMATIONS: Final = 2 * CANDIDATES
+"""Most fleets that one search confirms; of six, all failed at times near the capacity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +131,13 @@ class Loop:
         return self.best
 
     def confirmed(self, effort: Effort) -> SearchResult:
-        """The cheapest fleet that fresh requests confirm, of 2 CANDIDATES that hold at most.
+        """The cheapest fleet that fresh requests confirm, of at most CONFIRMATIONS that hold.
 
-        A fleet that fresh requests refute has missed, and the search goes on. Once the search has to stop, no fleet is
-        confirmed any more.
+        A fleet that fresh requests refute counts as a miss, and the search goes on. When the time is up, no more fleets
+        are confirmed.
         """
-        for number in range(1, 2 * CANDIDATES + 1):
+        self.on_held = effort.on_held
+        for number in range(1, CONFIRMATIONS + 1):
             winner = self.run()
             if winner is None or self.undecided is not None or self.bench.late():
                 return self.result(winner)
@@ -310,10 +314,10 @@ def other_settings(bench: Bench, miss: Verdict) -> list[Fleet]:
 
 
 def halved_limits(bench: Bench, miss: Verdict) -> list[Fleet]:
-    """The fleet with batch limits half-way between the least that leave it stuck and those that are too small.
+    """The fleet with batch limits half-way between the least with which it is stuck and limits that are too small.
 
-    These are the largest below them with which it missed otherwise, or, before any did, those that the formulas think
-    too small; none where there is nothing between.
+    Too small are the largest below them with which it was not stuck, or, before there are any, those that do not
+    suffice by formula; empty if there is nothing between.
     """
     instance, alike = bench.instance, key_aside_limits(miss.fleet)
     verdicts = [verdict for verdict in bench.verdicts.values() if key_aside_limits(verdict.fleet) == alike]
@@ -321,11 +325,14 @@ def halved_limits(bench: Bench, miss: Verdict) -> list[Fleet]:
     def limits_of(verdict: Verdict) -> list[int]:
         return [pool.seqs for pool in verdict.fleet.pools]
 
+    def is_below(limits: list[int], most: list[int]) -> bool:
+        return limits != most and all(map(operator.le, limits, most))
+
     stuck = min((verdict for verdict in verdicts if verdict.stuck), key=limits_of, default=None)
     if stuck is None:
         return []
     small = max(
-        (verdict for verdict in verdicts if not verdict.stuck and limits_of(verdict) < limits_of(stuck)),
+        (verdict for verdict in verdicts if not verdict.stuck and is_below(limits_of(verdict), limits_of(stuck))),
         key=limits_of,
         default=None,
     )

@@ -404,8 +404,13 @@ def _model_page(entry: dict[str, Any]) -> Document:
     towers, drafts = entry["tower_parameters"], entry["draft_parameters"]
     facts = (
         ("parameters", f"{count(entry['parameters'])}, of which a token uses {count(entry['active_parameters'])}"),
-        ("", f"besides {count(towers)} of towers for images or sound, which memory holds too" if towers else ""),
-        ("", f"besides {count(drafts)} of layers for multi-token prediction, held where they draft" if drafts else ""),
+        ("", f"and {count(towers)} in towers for images or sound, which take memory too" if towers else ""),
+        (
+            "",
+            f"and {count(drafts)} in layers for multi-token prediction, in memory only where they draft"
+            if drafts
+            else "",
+        ),
         ("layers", f"{entry['layers']}, hidden width {count(entry['hidden_size'])}, {experts}"),
         ("attention", ", ".join(f"{layer['layers']} layers {layer['kind']}" for layer in entry["attention"])),
         ("KV per token", kv),

@@ -150,7 +150,7 @@ def simulate(
     request = SimulationRequest(**options)
     request.check()
     output.check({"--timeline": timeline}, FILE=file, trace=request.trace)
-    telling = console.progress() if request.work <= SOON_DONE else console.milestones()
+    telling = console.progress() if request.requests and request.work <= SOON_DONE else console.milestones()
     plan = read_fleet(file, alternative)
     with telling as progress:
         prepare(None if progress is None else lambda text: progress(text, 0.0))

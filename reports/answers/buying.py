@@ -265,7 +265,7 @@ def months_table(purchase: BuyingPlan) -> Table:
     sums = cost.sum(axis=0).tolist()
     rows.append(("all", MISSING, MISSING, MISSING, *map(whole_dollars, (sum(sums), *sums))))
     peak = Column("GPUs at the peak", shrink=True, lines=2)
-    sized = Column("sized for", "right", optional=True)
+    sized = Column("sized for req/s", "right", optional=True)
     return table_of(("month", "#peak req/s", sized, peak, "#cost", *(f"#{tier.value}" for tier in tiers)), rows)
 
 
@@ -345,7 +345,7 @@ def spot_sentences(purchase: BuyingPlan) -> list[str]:
         needed = gpus_to_rent(int(purchase.levels.most[:, item.offer].max()), item.spot).tolist()
         pays = [m for m, running in enumerate(needed) if running * item.running < m * rent[item.offer]]
         least = f"from {plural(pays[0], 'GPU')} on" if pays else "for none of these fleets"
-        headroom = "more must run than serve, for interruptions"
+        headroom = "spare GPUs run too, in case of interruptions"
         sentences.append(f"{contract_name(purchase, item)} costs less than on demand {least}: {headroom}.")
     return sentences
 

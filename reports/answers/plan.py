@@ -430,7 +430,7 @@ def _but(evaluation: FleetEvaluation) -> str:
     if evaluation.replayed:
         return " It misses when the recorded requests come in their own order."
     if evaluation.near_capacity:
-        return " With 5 % more requests its queues grow without end: no run is long enough to exclude that here."
+        return " It is too near its limit to tell: with 5 % more requests its queues grow without end."
     classes = [] if evaluation.plan.simulation is None else evaluation.plan.simulation.classes
     if evaluation.outcome is Outcome.UNDECIDED and all(c.outcome is Outcome.MEETS for c in classes):
         return " The interval that decides is wider and contains the goal."

@@ -95,8 +95,9 @@ def _basis_sentences(simulation: Simulated) -> tuple[str, ...]:
 def _unfilled_sentence(residence: float, span: float) -> str:
     """Say that the runs are too short: the fleet never has as many requests as under a steady load."""
     return (
-        f"These runs end before the fleet is full: a request takes {duration(residence)}, and a run {duration(span)}. "
-        "A steady load is slower. Leave out --requests to simulate enough of them."
+        f"These runs are too short to fill the fleet: a request takes {duration(residence)}, but a run only "
+        f"{duration(span)}, of which a tenth is warm-up. Under a steady load, latencies are longer. Leave out "
+        "--requests to simulate enough."
     )
 
 

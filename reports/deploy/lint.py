@@ -422,25 +422,25 @@ def images_are_pinned(deployment: Deployment, fleet: Started) -> Iterator[str]:
         image = value.get("image")
         own = deployment.options.image or ""
         if isinstance(image, str) and image not in {own, own.replace("$", "$$")} and not PINNED.fullmatch(image):
-            yield f"{path}: the image {shown(image)} is of no release, so that a restart may bring another"
+            yield f"{path}: the image {shown(image)} has no release tag or digest, so a restart may bring another image"
 
 
 def loading_has_time(deployment: Deployment, fleet: Started) -> Iterator[str]:  # noqa: ARG001
-    """Nothing restarts or gives up an engine, or waits for it too shortly, while it loads its weights."""
+    """Nothing restarts or gives up an engine, or waits for it too briefly, while it loads its weights."""
     least = float(fact("startup_seconds"))
     for path, value in _objects(fleet):
         startup = value.get("startupProbe") or {}
         seconds = float(startup.get("periodSeconds", 10)) * float(startup.get("failureThreshold", 3))
         seconds = seconds if startup else 0.0
         if "livenessProbe" in value and seconds < least:
-            yield f"{path}: an engine is restarted {seconds:g} s after its start, and may load {least:g} s"
+            yield f"{path}: an engine is restarted {seconds:g} s after its start, but loading may take {least:g} s"
         period = dig(value, "healthcheck", "start_period")
         if "healthcheck" in value and float(str(period or 0).rstrip("s")) < least:
-            yield f"{path}: an engine is unhealthy {period or 0} after its start, and may load {least:g} s"
+            yield f"{path}: an engine is unhealthy {period or 0} after its start, but loading may take {least:g} s"
     words = shlex.split(fleet.files.get(ROUTER_FILE, ""), comments=True)
     for name in ("--worker-startup-timeout-secs", "-t"):
         if name in words[:-1] and float(words[words.index(name) + 1]) < least:
-            yield f"{ROUTER_FILE}: {name} is {words[words.index(name) + 1]}, and engines may load {least:g} s"
+            yield f"{ROUTER_FILE}: {name} is {words[words.index(name) + 1]}, but loading may take {least:g} s"
 
 
 def a_replica_stays(deployment: Deployment, fleet: Started) -> Iterator[str]:
