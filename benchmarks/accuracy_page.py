@@ -48,13 +48,14 @@ DISTRUST = """## Where not to trust it
   Some have a prefix cache (more prompt tokens per second than the GPU computes) or another concurrency than stated. All
   are scored like the others. Those that a rule detects are [listed](appendix/accuracy.md#suspect-rows) and not fitted;
   the fit lets go of other outliers.
-* **Where the goals are missed** (disaggregated and TensorRT-LLM's TTFT, vLLM's Qwen3-235B, experts of B200), the evidence
-  why stands in [calibration.md](appendix/calibration.md#what-is-still-missed-and-why).
+* **Where the goals are missed** (disaggregated and TensorRT-LLM's TTFT, vLLM's Qwen3-235B, experts of B200), the
+  evidence why stands in [calibration.md](appendix/calibration.md#what-is-still-missed-and-why).
 * **Equal lengths or spread ones.** Whether requests that start together stay together decides TTFT at high concurrency
   by a factor of up to ten on engines that run prompts first. Real traffic is spread, fixed lengths are not.
 * **Disaggregated serving** was measured for one model with a stated load, so its hand-over time rests on it.
 * **Accelerators without measured kernels** take efficiencies from a relative; their intervals are widened.
-* **Beyond the data**: prompts over 10,000 tokens, more than 8 tensor ranks, other speculative decoding than MTP of DeepSeek-R1, prefix caches, LoRA.
+* **Beyond the data**: prompts over 10,000 tokens, more than 8 tensor ranks, other speculative decoding than MTP of
+  DeepSeek-R1, prefix caches, LoRA.
 """
 
 
