@@ -224,7 +224,7 @@ def test_a_step_ends_where_its_fleet_was_seen_to_hold(
     assert after.start == pytest.approx(moved.end, rel=1e-3)
     assert (curve.steps[0].start, curve.steps[-1].end) == bounds
     shown = text(frontier_document(curve))
-    assert "that moved the end of 1 row, and ruled out " in shown
+    assert "that moved the end of 1 row and ruled out " in shown
     record = curve_record(curve)["steps"][0]
     assert record["to"] == moved.end < record["to_by_formula"] == moved.promised
     assert record["simulated"]
