@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,9 +69,7 @@ def cheaper_neighbors(instance: Instance, fleet: Fleet) -> list[Fleet]:
         for other in each_setting(instance, less, [k])
     ]
     shapes = [shape for _, shape in other_shapes(instance, Verdict(fleet, cost, None, held=True))]  # type: ignore[arg-type]
-    fleets = {
-        fleet_key(other): other for other in (*fewer, *filter(lambda one: valid(instance, one), settings), *shapes)
-    }
+    fleets = {fleet_key(other): other for other in (*fewer, *filter(partial(valid, instance), settings), *shapes)}
     return list(fleets.values())
 
 
@@ -88,11 +87,11 @@ def neighbors_cell(plan: Plan) -> str:
     """The cheapest neighbor that holds, or how many were tried."""
     instance, fleet = fleet_of_plan(plan, EXAMPLES)
     fleets = cheaper_neighbors(instance, fleet)
-    held = sorted(holding(instance, fleets), key=lambda one: fleet_cost(instance, one))
-    if not held:
+    cheapest_first = sorted(holding(instance, fleets), key=partial(fleet_cost, instance))
+    if not cheapest_first:
         return f"none of {len(fleets)}"
-    line = fleet_line(engine_pools(instance, held[0]), limits=True)
-    return f"{len(held)} of {len(fleets)}: {dollars(fleet_cost(instance, held[0]))} {line}"
+    line = fleet_line(engine_pools(instance, cheapest_first[0]), limits=True)
+    return f"{len(cheapest_first)} of {len(fleets)}: {dollars(fleet_cost(instance, cheapest_first[0]))} {line}"
 
 
 def row_of(name: str, posed: Posed, runs: int, neighbors: bool) -> tuple[list[str], float]:

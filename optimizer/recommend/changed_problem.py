@@ -42,7 +42,7 @@ from optimizer.plans.records import (
 )
 from optimizer.search.bound import check_shapes, most_volume
 from optimizer.search.mixtures import leanest
-from optimizer.search.search import evaluated, near_fleets, unmixed
+from optimizer.search.search import evaluated, unmixed, with_near_fleets
 from optimizer.search.settings import make_settings
 from optimizer.verification.bench import Verdict, fleet_key, make_bench, miss_words, sure_verdict
 from optimizer.verification.verify import Loop
@@ -153,8 +153,7 @@ def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     fleet = leanest(space)
     if not fleet.pools:
         return None
-    fleets = [fleet, *near_fleets(space, fleet_cost(instance, fleet))]
-    loop = Loop(make_bench(instance, late=late), fleets)
+    loop = Loop(make_bench(instance, late=late), with_near_fleets(space, fleet))
     winner = loop.confirmed(effort.inner).winner
     return None if winner is None else Solution(instance, winner.fleet, winner)
 

@@ -31,9 +31,9 @@ from optimizer.search.search import (
     engines_of,
     evaluated,
     fleets_between,
-    near_fleets,
     smallest_batches,
     unmixed,
+    with_near_fleets,
 )
 from optimizer.search.settings import EngineSettings
 from optimizer.verification.bench import Bench, Verdict, confirmed, fleet_key, goodput_of, make_bench
@@ -86,9 +86,8 @@ class Restriction:
 class Rival:
     """The best fleet under a restriction, None for the best of all.
 
-    fleets: that one first, then what may take its place where simulation refutes it (`near_fleets`), none where none is
-    found; why_none: why there is none; impossible: whether no engine is allowed or fits; search: what its simulations
-    gave, None where there were none.
+    fleets: the best first, then those that may replace it (`with_near_fleets`), none if none is found; why_none: why
+    there is none; impossible: whether no engine is allowed or fits; search: the result of its simulations, if any.
     """
 
     fleets: tuple[Fleet, ...] = ()
@@ -271,7 +270,7 @@ def _best_rival(search: FleetSearch, restriction: Restriction) -> Rival:
 
 def _rival(space: FleetSearch, fleet: Fleet, restriction: Restriction | None = None) -> Rival:
     """The best fleet of a search, with fleets that may replace it."""
-    return Rival((fleet, *near_fleets(space, fleet_cost(space.instance, fleet))), restriction)
+    return Rival(with_near_fleets(space, fleet), restriction)
 
 
 def _why_no_pair(space: FleetSearch) -> str:

@@ -39,7 +39,7 @@ from optimizer.fleets.evaluate import (
 )
 from optimizer.fleets.fleet import Fleet, FleetPool, gets_whole
 from optimizer.fleets.pool import PoolState, pool_state
-from optimizer.fleets.purchase import gpu_cost, prefill_seqs, within_limits
+from optimizer.fleets.purchase import fleet_cost, gpu_cost, prefill_seqs, within_limits
 from optimizer.loads.bisection import bisection
 from optimizer.loads.effort import Late, never
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
@@ -218,17 +218,18 @@ class FleetSearch:
         return keeps_goals(instance, class_attainment(instance, 1.0 - late))
 
 
-def near_fleets(search: FleetSearch, cost: float) -> list[Fleet]:
-    """Fleets within the limits that may replace a fleet of this cost [$/h] which misses in simulation.
+def with_near_fleets(search: FleetSearch, fleet: Fleet) -> tuple[Fleet, ...]:
+    """A fleet, then fleets within the limits that may replace it if it misses in simulation.
 
     Those of the same cost that hold by formula too, then QUICK_CANDIDATES cheaper ones that come near every goal
     (NEAR), the nearest first.
     """
+    cost = fleet_cost(search.instance, fleet)
     near = sorted((-share, picks) for picks, share in search.reached.items() if share >= NEAR)
     prices = {picks: _price(search, search.instance.problem, picks) for _, picks in near}
     equal = [picks for share, picks in near if share <= -1.0 and prices[picks] <= cost * NO_DEARER]
     cheaper = [picks for share, picks in near if share > -1.0 and prices[picks] < cost / NO_DEARER]
-    return [search.fleet(picks) for picks in (*equal, *cheaper[:QUICK_CANDIDATES])]
+    return (fleet, *(search.fleet(picks) for picks in (*equal, *cheaper[:QUICK_CANDIDATES])))
 
 
 def cheapest_held(
