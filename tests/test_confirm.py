@@ -12,7 +12,7 @@ import pytest
 
 from costmodel.engine import Role
 from costmodel.simulator.fleet import SimulatedFleet
-from costmodel.simulator.metrics import Overload
+from costmodel.simulator.metrics import TAIL, Overload
 from costmodel.simulator.run import simulate
 from optimizer.fleets.build_plan import binding
 from optimizer.fleets.evaluate import evaluate
@@ -90,6 +90,19 @@ def test_the_runs_of_a_confirmation_are_doubled_while_it_is_left_between() -> No
         assert len(confirmed(bench, chosen, 1, most=2)[1].runs) == 2
     assert runs <= {2, 4, 8, 16, 32}
     assert max(runs) > 2
+
+
+def test_confirmations_of_fleets_that_cost_no_more_count_and_all_together_let_one_miss_in_forty_pass() -> None:
+    instance, fleet = marginal(0.9)
+    sure, bench = judgement(0.95, 0.92, 1.0), Bench(instance, 1, 2000)
+    for number, cost in enumerate((10.0, 20.0, 30.0)):
+        key = fleet_key(fleet.resized([number + 1]))
+        bench.verdicts[key] = Verdict(fleet, cost, sure, number != 0, confirmation=number + 1)
+    assert [bench.confirmation_after(cost) for cost in (5.0, 10.0, 29.0)] == [1, 2, 3]
+    assert bench.confirmation_after() == 4
+    chances = [benches.LOOKS * benches.tail_of(number) for number in range(1, 10_000)]
+    assert sum(chances) == pytest.approx(TAIL, rel=1e-3)
+    assert chances == sorted(chances, reverse=True)
 
 
 # --- fleets whose memory is critical: those that do not come out of a crowd are not said to hold

@@ -33,10 +33,9 @@ from optimizer.plans.records import (
 )
 from optimizer.search.bound import check_floors, check_shapes, floors
 from optimizer.search.search import evaluated
-from optimizer.verification.bench import Bench, Verdict, confirmed, make_bench, miss_words
-from optimizer.verification.judge import MOST_JUDGED, MOST_RUNS
+from optimizer.verification.bench import Bench, Verdict, make_bench, miss_words
 from optimizer.verification.record import as_simulated
-from optimizer.verification.verify import CANDIDATE, CONFIRMATIONS, Loop, SearchResult, with_one_replica_less
+from optimizer.verification.verify import CANDIDATE, Loop, SearchResult, with_one_replica_less
 from search_spaces.bounds import TIME_LIMIT
 from search_spaces.enumeration import enumerate_shapes
 from search_spaces.fields import Reader, member, quantity
@@ -210,7 +209,7 @@ def _confirmed_plan(  # noqa: PLR0917
     effort.brake.armed = True
     effort.report("simulating alternatives")
     rivals = list(judged_rivals(result, bench, winner, effort))
-    best = with_cheaper_rival(bench, best, rivals, effort.runs)
+    best = with_cheaper_rival(best, rivals)
     is_complete = False
     if result.instance.problem.objective.goal is Goal.MIN_COST:
         best, is_complete = with_untried(result, bench, best, effort.runs)
@@ -329,7 +328,11 @@ def plan_below_floor(problem: Problem) -> Plan:
 
 
 def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: Effort) -> Iterator[Rival]:
-    """The rivals of the winner; those whose restriction excludes it have the result of their own search."""
+    """The rivals of the winner; those whose restriction excludes it have the result of their own search.
+
+    A search under a restriction may find a cheaper fleet that the free search missed. So it goes on with the number of
+    confirmations, and is as strict as if the free search had found it.
+    """
     for rival in result.rivals[1:]:
         restriction = rival.restriction
         if restriction is None or restriction.allows(winner.fleet):
@@ -337,24 +340,18 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
             continue
         fleets = [fleet for fleet in (*result.best, *rival.fleets) if restriction.allows(fleet)]
         fleets = fleets or nearly_by_formula(bench.instance, bench.late, restriction.usable)
-        search = Loop(bench, fleets, restriction.allows).confirmed(effort.inner)
+        first = bench.confirmation_after(winner.cost)
+        search = Loop(bench, fleets, restriction.allows).confirmed(effort.inner, first)
         yield replace(rival, search=search)
 
 
-def with_cheaper_rival(bench: Bench, best: SearchResult, rivals: Iterable[Rival], runs: int) -> SearchResult:
-    """The result of the cheapest rival if it costs less than the winner and is confirmed again; else `best`.
-
-    A search under a restriction may find a fleet that the free search missed. runs: the least that confirm it.
-    """
+def with_cheaper_rival(best: SearchResult, rivals: Iterable[Rival]) -> SearchResult:
+    """The result with the fleet of the cheapest rival, if that costs less than the winner."""
     winners = [rival.search.winner for rival in rivals if rival.search is not None]
-    for winner in sorted(filter(None, winners), key=lambda verdict: verdict.cost):
-        if best.winner is None or winner.cost >= best.winner.cost * (1.0 - ROUNDING):
-            break
-        enough = max(runs, min(MOST_RUNS, MOST_JUDGED // bench.part(winner.fleet).full))
-        verdict, _ = confirmed(bench, winner, CONFIRMATIONS + 2, runs=enough)  # fresh: tuning may use the one before
-        if verdict.held:
-            return replace(best, winner=verdict)
-    return best
+    cheapest = min(filter(None, winners), key=lambda verdict: verdict.cost, default=None)
+    if cheapest is None or best.winner is None or cheapest.cost >= best.winner.cost * (1.0 - ROUNDING):
+        return best
+    return replace(best, winner=cheapest)
 
 
 def comparison_rows(

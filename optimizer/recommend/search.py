@@ -39,7 +39,7 @@ from optimizer.search.settings import EngineSettings
 from optimizer.verification.bench import Bench, Verdict, confirmed, fleet_key, goodput_of, make_bench
 from optimizer.verification.judge import OutOfTimeError
 from optimizer.verification.tune import tuned
-from optimizer.verification.verify import CANDIDATE, CONFIRMATIONS, Loop, SearchResult
+from optimizer.verification.verify import CANDIDATE, Loop, SearchResult
 from search_spaces.problem import Goal, Problem
 
 STAGES: Final = (
@@ -400,7 +400,7 @@ def with_untried(result: FormulaResult, bench: Bench, best: SearchResult, runs: 
     engines; runs: that confirm one at least.
     """
     space, trail = replace(result.space, late=bench.late, cut=set()), list(best.others)
-    for number in range(CANDIDATES):
+    for _ in range(CANDIDATES):
         if best.winner is None or result.proof.few_pools is None or bench.late():
             break
         misses = [engines_of(bench.instance, verdict.fleet) for verdict in bench.verdicts.values() if not verdict.held]
@@ -409,7 +409,7 @@ def with_untried(result: FormulaResult, bench: Bench, best: SearchResult, runs: 
             return replace(best, others=tuple(trail)), not space.cut
         verdict = bench.verdict(smallest_batches(bench.instance, space.fleet(cheaper[0])))
         if verdict.held:
-            verdict, _ = confirmed(bench, verdict, CONFIRMATIONS + 3 + number, runs=runs)
+            verdict, _ = confirmed(bench, verdict, bench.confirmation_after(best.winner.cost), runs=runs)
         if verdict.held:
             best = replace(best, winner=verdict)
         else:
@@ -484,7 +484,7 @@ def _tuned_result(loop: Loop, result: SearchResult, effort: Effort) -> SearchRes
         loop.take(best.winner)
         lean = loop.run() or best.winner
         if fleet_key(lean.fleet) != fleet_key(winner.fleet) and not bench.late():
-            verdict, _ = confirmed(bench, lean, winner.confirmation + 1, runs=effort.runs)
+            verdict, _ = confirmed(bench, lean, bench.confirmation_after(), runs=effort.runs)
     if verdict.held and verdict is not winner:
         return replace(loop.result(verdict), tuning=replace(best, improved=True))
     refuted_rows = () if verdict is winner else ((TUNED, verdict),)

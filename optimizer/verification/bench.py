@@ -5,8 +5,8 @@ keeps up with its arrivals, and it recovers from a crowd: as many requests as fi
 upper end lies below the goal. If the goal lies within the interval, the runs are doubled (`judge.until_decided`).
 
 The winner is confirmed on fresh requests, which influenced no choice, in runs that are doubled in the same way. Each of
-the LOOKS of the k-th confirmation lets a fleet that misses pass with chance TAIL / LOOKS / 2^k, so that all looks
-together do so with chance TAIL (docs/theory/verification.md).
+the LOOKS of the k-th confirmation lets a fleet that misses pass with chance TAIL / LOOKS / (k (k + 1)), so that all
+looks together do so with chance TAIL (docs/theory/verification.md).
 """
 
 from __future__ import annotations
@@ -320,6 +320,13 @@ class Bench:
                 return replace(miss, fleet=fleet)
         return None
 
+    def confirmation_after(self, cost: float = math.inf) -> int:
+        """Number of the next confirmation: one more than of any fleet that costs no more than `cost` [$/h].
+
+        Those of dearer fleets do not count, as none of them can become the plan.
+        """
+        return 1 + max((verdict.confirmation for verdict in self.verdicts.values() if verdict.cost <= cost), default=0)
+
     def look(self, fleet: Fleet) -> Verdict:
         """The verdict of one short run; positive only if the run is long against the memory of queues and batches."""
         key = fleet_key(fleet)
@@ -510,10 +517,12 @@ def lasting(instance: Instance, engines: SimulatedFleet, run: Run) -> Judgement 
 def tail_of(number: int) -> float:
     """Chance of each look of the k-th confirmation that a share lies below its interval [1]; see LOOKS.
 
-    >>> tail_of(1), tail_of(2)
-    (0.0025, 0.00125)
+    They fall slowly, so that even a late confirmation accepts a fleet that clearly meets its goal.
+
+    >>> f"{tail_of(1):.4f} {tail_of(2):.4f}"
+    '0.0025 0.0008'
     """
-    return TAIL / LOOKS / 2.0**number
+    return TAIL / LOOKS / (number * (number + 1.0))
 
 
 def confirmed(
@@ -532,9 +541,9 @@ def confirmed(
         fresh += portion.runs(portion.full, first + len(fresh), first + count)
         judgement = judge_runs(instance, portion.engines, fresh)
         is_proven = judge_runs(instance, portion.engines, fresh, tail=tail_of(number)).proven
-        if is_proven or judgement.refuted or 2 * count > most:
+        if is_proven or judgement.refuted or count >= most:
             break
-        count *= 2
+        count = min(2 * count, most)
     last = first + MOST_RUNS
     stuck = portion.stays_behind(fresh, last) if is_proven else None
     behind = portion.gives_way(last) if is_proven and stuck is None else None

@@ -130,14 +130,14 @@ class Loop:
                 self._miss(candidate, verdict)
         return self.best
 
-    def confirmed(self, effort: Effort) -> SearchResult:
-        """The cheapest fleet that fresh requests confirm, of at most CONFIRMATIONS that hold.
+    def confirmed(self, effort: Effort, first: int = 1) -> SearchResult:
+        """The cheapest fleet that fresh requests confirm, of at most CONFIRMATIONS that hold; first: their number.
 
         A fleet that fresh requests refute counts as a miss, and the search goes on. When the time is up, no more fleets
         are confirmed.
         """
         self.on_held = effort.on_held
-        for number in range(1, CONFIRMATIONS + 1):
+        for number in range(first, first + CONFIRMATIONS):
             winner = self.run()
             if winner is None or self.undecided is not None or self.bench.late():
                 return self.result(winner)
