@@ -249,7 +249,7 @@ def paths_table(purchase: BuyingPlan) -> Table:
     if len(rows) > 1:
         costs = map(money, (purchase.total, purchase.on_demand, purchase.hindsight))
         rows.append(("average", MISSING, "100 %", MISSING, *costs))
-    later, hindsight = Column("signed later", shrink=True, lines=6), Column("with hindsight", "right", optional=True)
+    later, hindsight = Column("signed later", shrink=True, lines=12), Column("with hindsight", "right", optional=True)
     return table_of(("demand", "growth", "#chance", later, "#cost", "#all on demand", hindsight), rows)
 
 
@@ -330,7 +330,7 @@ def deciding_sentences(purchase: BuyingPlan) -> list[str]:
         pays = f"it pays if used for more than {percent(share)} of the hours" if share < 1.0 else "it never pays"
         tier = " and its KV cache tier" if purchase.problem.offers[offer].tier_usd_per_hour else ""
         sentences.append(
-            f"What decides: a GPU{tier} in use all day costs {hourly(hourly_price(best, months))} with "
+            f"{'A' if sentences else 'What decides: a'} GPU{tier} in use all day costs {hourly(hourly_price(best, months))} with "
             f"{contract_name(purchase, best)}, {hourly(price)} on demand; {pays}."
         )
     return sentences
