@@ -199,7 +199,7 @@ def missed_lengths_sentence(plan: Plan) -> str:
         routes = [route for route in plan.routing if route.slo_class == item.name and route.share > 0]
         missed = [route for route in routes if route.attainment < 0.5]
         share = math.fsum(route.share for route in missed)
-        if share > LEAST_SHARE:
+        if share > LEAST_SHARE and len(missed) < len(routes):  # where all miss it, so does the class
             inputs = dict.fromkeys(significant(choose(route.isl for route in missed)) for choose in (min, max))
             met = math.fsum(route.share * route.attainment for route in missed) / share
             sentences.append(

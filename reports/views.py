@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from costmodel.words import plural
 
 from .document import Column, Detail, Document, Facts, Section, Table, read_sections
-from .text import display_width, finite, fit, glue, pad, wrap
+from .text import ELLIPSIS, display_width, finite, fit, glue, pad, wrap
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -196,8 +196,8 @@ def _cell_lines(cell: str, column: Column, width: int) -> list[str]:
         return [fit(cell, width)]
     lines = wrap(cell, width)
     if len(lines) > column.lines:
-        rest = " ".join(lines[column.lines - 1 :])
-        lines = [*lines[: column.lines - 1], fit(rest, width)]
+        last = wrap(lines[column.lines - 1], width - 2)[0]  # whole words: half a number reads as another one
+        lines = [*lines[: column.lines - 1], fit(f"{last} {ELLIPSIS}", width)]
     return lines
 
 

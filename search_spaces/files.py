@@ -102,6 +102,11 @@ def read_file(path: str | os.PathLike[str], largest: int, label: str = "a file",
     return data
 
 
+def delimiter_of(header: str) -> str:
+    """What separates the fields of a CSV file with this header: a comma, a semicolon or a tab."""
+    return max(",;\t", key=header.count)
+
+
 def read_text(path: str | os.PathLike[str], largest: int, label: str = "a file", mend: str = "") -> str:
     """The text of a regular file in UTF-8, as `read_file` reads it."""
     return decoded(read_file(path, largest, label, mend), shown_path(path))

@@ -51,7 +51,7 @@ def _workload(value: object) -> object:
 class IslRange(FileSection):
     """Input lengths of the requests that a pool gets: from <= ISL < to."""
 
-    low: Annotated[int, count(bounds.TOKENS)] | None = Field(None, alias="from")
+    low: Annotated[int, count(bounds.Bounds(0, bounds.TOKENS.high, "tokens"))] | None = Field(None, alias="from")
     """Shortest input [token]; default: any."""
     high: Annotated[int, count(bounds.TOKENS)] | None = Field(None, alias="to")
     """Input length that is too long already [token]; default: none is."""

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from costmodel.arrays import FloatArray
-from costmodel.errors import InputError, name_list
+from costmodel.errors import InputError, name_list, shown
 from costmodel.workload import coarsen
 
 from .benchmark_results import documents
@@ -148,6 +148,8 @@ def read_scrape(path: Path) -> Scrape:
     where = str(path)
     for document in documents(path):
         where = document.where
+        if document.content.get("status") == "error":
+            raise document.error(f"Prometheus refused the query: {shown(document.content.get('error'))}")
         if document.text("status") != "success":
             raise document.error("is not the answer of a Prometheus query (status: success)")
         data = document.at("data")

@@ -27,7 +27,7 @@ from costmodel.units import MIB
 
 from . import bounds
 from .fields import FileSection, choice, faults_of, house_error, member, quantity
-from .files import Fault, FaultsError, read_text, shipped_text, shown_path
+from .files import Fault, FaultsError, delimiter_of, read_text, shipped_text, shown_path
 from .quantities import Kind
 
 FILE = "quotes.csv"
@@ -116,7 +116,7 @@ def is_quotes_file(prices: str) -> bool:
 
 
 def _quotes(text: str, where: str, name_of: Callable[[str], str]) -> dict[str, tuple[Quote, ...]]:
-    reader = csv.DictReader(io.StringIO(text, newline=""))
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter_of(text.partition("\n")[0]))
     header = reader.fieldnames or ()
     faults = [
         f"{where}:1: {shown(column)} is not a column of quotes; {name_hint(column, COLUMNS)}"
@@ -124,9 +124,8 @@ def _quotes(text: str, where: str, name_of: Callable[[str], str]) -> dict[str, t
         if column not in COLUMNS
     ]
     lacking = [column for column in REQUIRED if column not in header]
-    if lacking and not faults:
-        columns = name_list(COLUMNS)
-        faults = [f"{where}:1: lacks the column {name_list(lacking)}; a file of quotes has {columns}"]
+    if lacking:
+        faults.append(f"{where}:1: lacks the column {name_list(lacking)}; a file of quotes has {name_list(COLUMNS)}")
     quotes: dict[str, list[Quote]] = defaultdict(list)
     for cells in () if faults else reader:
         if None in cells or None in cells.values():

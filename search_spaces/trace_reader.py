@@ -27,7 +27,7 @@ from costmodel.errors import InputError, UnknownNameError, name_hint, name_list,
 from costmodel.units import MIB
 from costmodel.words import percentage
 
-from .files import kind_of_bytes, open_file, regular_size, shipped_table
+from .files import delimiter_of, kind_of_bytes, open_file, regular_size, shipped_table
 from .quantities import UNITS, Kind, finite_number
 from .sources import NESTED, TwiceError, json_kind, json_shown, unique_keys, value_at
 
@@ -57,7 +57,6 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _GZIP = b"\x1f\x8b"
 _MARK = b"\xef\xbb\xbf"
-_DELIMITERS = (",", ";", "\t")
 
 Progress = Callable[[float], None]
 """Told the share of the file that has been read [1]."""
@@ -254,7 +253,7 @@ def split_header(line: str, where: str = "") -> tuple[str, list[str]]:
     >>> split_header("TIMESTAMP,ContextTokens,GeneratedTokens")[1]
     ['TIMESTAMP', 'ContextTokens', 'GeneratedTokens']
     """
-    delimiter = max(_DELIMITERS, key=line.count)
+    delimiter = delimiter_of(line)
     if "\r" in line:
         raise InputError(f"{where}: lines end with a carriage return alone; save the file with line feeds")
     try:

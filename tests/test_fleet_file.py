@@ -31,7 +31,7 @@ def loaded(folder: Path, *pools: dict[str, Any], **sections: Any) -> StatedFleet
 
 
 def test_defaults_are_those_of_the_workload(tmp_path: Path) -> None:
-    stated = loaded(tmp_path, POOL)
+    stated = loaded(tmp_path, POOL | {"isl": {"from": 0}})
     ((name, pool),) = stated.pools.items()
     assert (stated.name, name, pool.role, pool.accelerator) == ("fleet", "colocated-1", "colocated", "H100")
     assert (pool.weight_dtype, pool.kv_dtype, pool.parallelism.gpus) == ("bf16", "bf16", 1)

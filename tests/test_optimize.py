@@ -17,7 +17,7 @@ from optimizer.recommend.explain import FEATURES, formula_price, without_feature
 from optimizer.recommend.optimize import plan_below_floor
 from optimizer.search.bound import check_floors
 from search_spaces.problem import Billing, Constraints, Goal, Objective
-from tests.optimizer_cases import instance_of, offer, slo
+from tests.optimizer_cases import instance_of, offer, slo, workload
 from tests.report_cases import text_of
 from tests.small_problems import ONE, SOLVED, given, optimize, plan_of
 
@@ -228,6 +228,10 @@ class TestNoFleet:
         copied = {metric: float(match[1]) / 1e3 for metric, match in least.items() if match is not None}
         assert copied.keys() == least.keys()
         check_floors(instance_of(given(slos=(slo(**copied),))))
+
+    def test_no_tpot_limit_excludes_an_engine_where_answers_have_one_token(self) -> None:
+        asked = given(workload=workload(1.0, ((500.0, 1.0, 1.0),)), slos=(slo(1.0, 1e-4, 0.95),), space=ONE)
+        assert plan_of(asked).status in SOLVED
 
     def test_only_the_limit_in_the_way_is_loosened_and_only_of_its_class(self) -> None:
         """Of two classes one has a limit on TTFT so short that no prompt may wait."""

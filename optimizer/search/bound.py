@@ -184,9 +184,8 @@ def check_floors(instance: Instance) -> None:
             f"{floor.metric.upper()} {_least_time(floor.least)}" for floor in own if not floor.broken and floor.least
         ]
         if broken and least_times:
-            broken[-1] = replace(
-                broken[-1], sentence=f"{broken[-1].sentence}; least possible: {join_words(least_times)}"
-            )
+            others = f"its other limits can be as low as {join_words(least_times)}"
+            broken[-1] = replace(broken[-1], sentence=f"{broken[-1].sentence}; {others}")
         faults += broken
     if faults:
         raise BelowFloorError(str(instance.problem.refusal(faults)))
@@ -220,7 +219,7 @@ def _floors(instance: Instance, k: int, prompt: FloatArray, step: float) -> Iter
                 f"{percentage(1.0 - slo.attainment, 2)} may miss the SLO"
             )
         why = f"{_time(limit, floor)} of class {slo.name} is not possible: the fastest engine, idle, needs "
-        yield Floor(k, metric, limit, floor, f"{why}{_least_time(floor)} for {work}")
+        yield Floor(k, metric, limit, floor, f"{why}{_least_time(floor)} for {work}" if floor else "")
 
 
 def _least_time(seconds: float) -> str:

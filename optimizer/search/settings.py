@@ -70,7 +70,8 @@ def _possible(instance: Instance, settings: EngineSettings) -> BoolArray:
         fits &= gpus <= ceiling.max_gpus
     if ceiling.budget is not None:
         fits &= price <= ceiling.budget * (1.0 + 1e-9)
-    longest, is_colocated = instance.flows.tpot.max(), settings.role == COLOCATED
+    flows, is_colocated = instance.flows, settings.role == COLOCATED
+    longest = flows.tpot.max() if flows.gaps.any() else np.inf
     fits &= (settings.role == PREFILL) | (table.decode_base.min(axis=1)[shape] < longest)
     tokens = table.verified[shape] * table.seqs[settings.seqs]
     return np.asarray(fits & ~(is_colocated & (tokens > table.chunks[settings.chunk])))

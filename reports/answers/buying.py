@@ -226,8 +226,8 @@ def signing_table(purchase: BuyingPlan) -> Table:
             f"{item.count} × {contract_name(purchase, item.contract)}",
             f"month {item.first + 1}",
             f"month {months if item.contract.term is None else item.first + item.contract.term}",
-            money(item.count * item.contract.once),
-            money(item.count * item.contract.monthly),
+            whole_dollars(item.count * item.contract.once),
+            whole_dollars(item.count * item.contract.monthly),
         )
         for item in (*purchase.now, *purchase.expected.later)
     ]
@@ -249,7 +249,7 @@ def paths_table(purchase: BuyingPlan) -> Table:
     if len(rows) > 1:
         costs = map(money, (purchase.total, purchase.on_demand, purchase.hindsight))
         rows.append(("average", MISSING, "100 %", MISSING, *costs))
-    later, hindsight = Column("signed later", shrink=True, lines=6), Column("with hindsight", "right", optional=True)
+    later, hindsight = Column("signed later", shrink=True, lines=12), Column("with hindsight", "right", optional=True)
     return table_of(("demand", "growth", "#chance", later, "#cost", "#all on demand", hindsight), rows)
 
 
@@ -320,7 +320,7 @@ def verdict(purchase: BuyingPlan) -> tuple[str, str]:
 
 def deciding_sentences(purchase: BuyingPlan) -> list[str]:
     """What decides for or against a commitment to each GPU type: its price in use all day, and how much use pays."""
-    months, rent, sentences = purchase.terms.forecast.months, rents(purchase), []
+    months, rent, sentences = purchase.terms.forecast.months, rents(purchase), list[str]()
     for offer, price in rent.items():
         contracts = [item for item in purchase.terms.contracts if item.committed and item.offer == offer]
         if not contracts:
@@ -329,8 +329,9 @@ def deciding_sentences(purchase: BuyingPlan) -> list[str]:
         share = least_use(best, price, months)
         pays = f"it pays if used for more than {percent(share)} of the hours" if share < 1.0 else "it never pays"
         tier = " and its KV cache tier" if purchase.problem.offers[offer].tier_usd_per_hour else ""
+        label = "A" if sentences else "What decides: a"
         sentences.append(
-            f"What decides: a GPU{tier} in use all day costs {hourly(hourly_price(best, months))} with "
+            f"{label} GPU{tier} in use all day costs {hourly(hourly_price(best, months))} with "
             f"{contract_name(purchase, best)}, {hourly(price)} on demand; {pays}."
         )
     return sentences

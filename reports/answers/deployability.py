@@ -7,7 +7,7 @@ import shlex
 from typing import Final
 
 from costmodel.words import join_words
-from optimizer.plans.plan import Plan
+from optimizer.plans.plan import Plan, Status
 from reports.command_lines import again_command, command_words
 from reports.deploy.deployment import UndeployableError, default_options
 from reports.deploy.files import Deployable, deployable, planned_target, target_files
@@ -49,7 +49,8 @@ def deploy_sentence(plan: Plan, runs: Deployable | None, *, brief: bool = False)
         why = str(error)
         if isinstance(error, UndeployableError):
             why = error.reason
-            another = another or f" For a plan that --target {name} runs: {again_command(plan, error.again)}"
+            if plan.status is not Status.STATED:  # a stated fleet is not searched for
+                another = another or f" For a plan that --target {name} runs: {again_command(plan, error.again)}"
         targets_by_reason.setdefault(clean(why, REASON_LIMIT), []).append(_target_words(name, plan.engine))
     reasons = " ".join(f"{join_words(names)} cannot run this plan: {why}." for why, names in targets_by_reason.items())
     return f"{able}{reasons}{another}"

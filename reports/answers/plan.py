@@ -179,10 +179,13 @@ def _tiles(plan: Plan) -> Facts:
     """The figures that a reader looks for first."""
     worst, mark = slos.tightest_first(plan)[0], "✗" if slos.missed_classes(plan) else "✓"
     of = "of requests" if len(plan.classes) == 1 else f"of {clean(worst.name, 30)}, the tightest class,"
-    rate_words = f"per million output tokens at {rate(served_rate(plan))}"
+    per_token, served = plan.usd_per_million_output_tokens, served_rate(plan)
+    if plan.status is Status.STATED and slos.missed_classes(plan):
+        per_token, served = _price_served(plan)
+    rate_words = f"per million output tokens at {rate(served)}"
     return (
         (hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
-        (money(plan.usd_per_million_output_tokens), "; ".join(said(rate_words, verdict.day_price_words(plan)))),
+        (money(per_token), "; ".join(said(rate_words, verdict.day_price_words(plan)))),
         (f"{mark} {percent(worst.attainment)}", f"{of} meet the SLO; {percent(worst.attainment_goal)} is asked"),
         (rate(plan.goodput_rps), f"goodput; the demand is {rate(plan.demand_rps)}"),
     )
@@ -442,18 +445,26 @@ def _but(evaluation: FleetEvaluation) -> str:
 def _price_sentence(evaluation: FleetEvaluation) -> str:
     """What the fleet costs, per token too: where it cannot serve the demand, at the highest rate within its SLOs."""
     plan = evaluation.plan
-    per_token, goodput = plan.usd_per_million_output_tokens, plan.goodput_rps
     price = f"It costs {hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     load = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {serving_words(plan)}"
-    misses = evaluation.outcome is Outcome.MISSES
-    if per_token is None or (misses and not (is_number(goodput) and goodput > 0.0)):
+    per_token, served = plan.usd_per_million_output_tokens, plan.demand_rps
+    if evaluation.outcome is Outcome.MISSES:
+        per_token, served = _price_served(plan)
+    if per_token is None:
         return f"{price} for {load}."
-    if not misses or goodput >= plan.demand_rps:
+    if served >= plan.demand_rps:
         return f"{price}: {money(per_token)} per million output tokens at {load}."
-    able = (
-        f"{money(per_token * plan.demand_rps / goodput)} per million output tokens at the {rate(goodput)} it can serve"
-    )
-    return f"{price} for {load}: {able}."
+    return f"{price} for {load}: {money(per_token)} per million output tokens at the {rate(served)} it can serve."
+
+
+def _price_served(plan: Plan) -> tuple[float | None, float]:
+    """$ per million output tokens of a stated fleet at the highest rate within its SLOs, and that rate [1/s].
+
+    It is no more than the demand; at none there is no price.
+    """
+    per_token, goodput = plan.usd_per_million_output_tokens, plan.goodput_rps
+    served = min(goodput, plan.demand_rps) if is_number(goodput) else 0.0
+    return (None if per_token is None or served <= 0.0 else per_token * plan.demand_rps / served), served
 
 
 def provisioning_sentence(provisioning: Provisioning, plan: Plan) -> str:
