@@ -30,10 +30,8 @@ from costmodel.units import KILO, MEGA, MILLI
 
 from .bounds import DEGREE, MAX_GPUS, MAX_NUM_SEQS, TOKENS, TPOT, TTFT, Bounds
 from .fields import Reader, choice, count, number, read_cell
-from .files import LARGEST_RESULTS, read_text
+from .files import LARGEST_RESULTS, delimiter_of, read_text
 
-SEPARATORS = (";", "\t", "|")
-"""What stands between the fields of a file that is no comma-separated one."""
 ATTENTION_DATA = re.compile(r"\(?\s*attention\s*dp\s*(\d+)\s*\)?", re.IGNORECASE)
 """A layout written in words: the attention's data ranks stand where the tensor ranks are expected."""
 RANKS = Bounds(DEGREE.low, DEGREE.high)
@@ -271,7 +269,7 @@ class _Cells:
 def read_measurements(path: Path) -> tuple[RowKind, list[Row]]:
     """All rows of a measurement file in its order; InputError where the file as a whole cannot be read."""
     text = read_text(path, LARGEST_RESULTS, "a CSV file of measurements")
-    reader = csv.reader(io.StringIO(text, newline=""))
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(text.partition("\n")[0]))
     try:
         header = [name.strip() for name in next(reader, [])]
         kind = _format(header, path)
@@ -302,7 +300,6 @@ def _format(header: Sequence[str], path: Path) -> RowKind:
     twice = [name for name, times in Counter(header).items() if name and times > 1]
     lacking = {kind: [name for name in columns if name not in header] for kind, (_, columns) in NEEDED.items()}
     nearest = min(lacking, key=lambda kind: len(lacking[kind]) / len(NEEDED[kind][1]))
-    separator = next((mark for mark in SEPARATORS if len(header) == 1 and mark in header[0]), None)
     words, columns = NEEDED[nearest]
     if twice:
         fault = f"the header has the column {shown(twice[0])} {header.count(twice[0])} times"
@@ -310,8 +307,6 @@ def _format(header: Sequence[str], path: Path) -> RowKind:
         return nearest
     elif not any(header):
         fault = "there is no header; the first line must name the columns"
-    elif separator:
-        fault = f"the fields are separated by {shown(separator)}, but must be by ','"
     elif len(lacking[nearest]) < len(columns):
         fault = f"the header lacks {', '.join(lacking[nearest])}; {words} need {', '.join(columns)}"
     else:

@@ -37,7 +37,7 @@ MODES: Final[dict[Literal["colocated", "disaggregated"], frozenset[Role]]] = {
 ERRORS = ("ttft_median_abs", "ttft_bias", "tpot_median_abs", "tpot_bias")
 """Errors on record, relative; in the catalog in percent."""
 
-ANALYTIC = "Latencies and attainment are analytic; the plan has not been simulated."
+ANALYTIC = "Latencies and attainment are by formula unless they are said to be simulated."
 """The first assumption that a plan by formula states."""
 GRANTED = {
     FractionOf.TOTAL: "of GPU memory",
