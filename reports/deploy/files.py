@@ -215,8 +215,7 @@ def _lengths(deployment: Deployment) -> str:
 
 def _balancing(plan: Plan, deployment: Deployment) -> str:
     """A least-requests router where the plan meets the SLO behind a least-tokens one only; empty: neither."""
-    alike = deployment.router is deployment.balancing or all(pool.replicas == 1 for pool in deployment.prompt_pools)
-    if alike or plan.simulation is None:
+    if plan.simulation is None or not deployment.balances_otherwise:
         return ""
     behind = plan.simulation.behind_least_requests
     if behind is not None and behind.held:

@@ -30,7 +30,6 @@ from reports.deploy.deployment import (
     LabelledSlo,
     PlannedWorkload,
     fact,
-    image_of,
     scattering,
     versions_of,
 )
@@ -343,7 +342,7 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
         router=router,
         planned_router=planned if any(pool.replicas > 1 for pool in deployment.prompt_pools) else router,
         connector=connector(deployment) if apart and deployment.engine == "vllm" else "NIXL",
-        ucx=vendor_fact(first_pool, "ucx") if target_of(target).pods else "",
+        ucx=vendor_fact(first_pool, "ucx") if deployment.target.pods else "",
     )
     return [(setting, text, why) for setting, text, why in rows]
 
@@ -356,25 +355,19 @@ def _lines(template: str, deployment: Deployment, **values: Any) -> list[Raw]:
 
 def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
     """How the target is started: numbered steps, each with the ways to do it below; files: those written, by path."""
-    target = target_of(deployment.options.target)
-    instances = () if target.pods else hosts.place(deployment)
+    instances = () if deployment.target.pods else hosts.place(deployment)
     lines = _lines(
         "readme/steps.md",
         deployment,
         files=files,
-        title=target.title,
-        pods=target.pods,
         chosen_by=hosts.chosen_by(deployment) if deployment.behind_gateway else "",
         haproxy=fact("gateway", "version"),
         port=fact("ports", "http"),
         hosts=[host.name for host in hosts.hosts_of(instances)],
         routers=[host.name for host in hosts.router_hosts(instances)],
         router="" if deployment.behind_gateway else fact("router").get(deployment.engine, ""),
-        image="" if target.pods else image_of(target.name, deployment.options.version, deployment.engine),
-        watched=bool(watches(deployment)),
         charts=fact("charts"),
-        helm=Raw(router_command(deployment)) if target.name == "llm-d" else "",
-        url=deployment.url,
+        helm=Raw(router_command(deployment)) if deployment.target.name == "llm-d" else "",
         header=hosts.HEADER,
         labels=[slo.label for slo in deployment.classes] if hosts.class_names(deployment) else [],
         secret=SECRET,
@@ -408,7 +401,7 @@ def scattered_words(deployment: Deployment) -> str:
 
 def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> str:
     """The page of a deployment; files: those that are written, by path."""
-    pods = target_of(deployment.options.target).pods
+    pods = deployment.target.pods
     router_plan, options = behind(plan, deployment.router), deployment.options
     pools = [
         f"{plural(pool.replicas, f'{pool.role.value} replica')} of {pool.settings.gpus} × {pool.accelerator}"
@@ -461,8 +454,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
             files=files,
             other_router=(
                 f"The router balances by {deployment.router}; the plan was evaluated with {deployment.balancing}."
-                if deployment.router is not deployment.balancing
-                and any(pool.replicas > 1 for pool in deployment.prompt_pools)
+                if deployment.balances_otherwise
                 else ""
             ),
             tolerance=hosts.tolerance_sentence(deployment) if chosen_by_size else "",
