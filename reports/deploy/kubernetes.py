@@ -362,8 +362,7 @@ def _component(deployment: Deployment, name: str, kind: str, program: str, words
 def _frontend(deployment: Deployment, words: list[str]) -> Component:
     """The way in, twice; it fetches no weights."""
     words = ["--http-port", str(fact("ports", "http")), *words]
-    replicas = int(fact("routers"))
-    return _component(deployment, "Frontend", "frontend", "frontend", words, replicas=replicas)
+    return _component(deployment, "Frontend", "frontend", "frontend", words, replicas=int(fact("routers")))
 
 
 def _worker(deployment: Deployment, pool: DeployedPool) -> Component:
