@@ -62,7 +62,6 @@ def vllm_facts(folder: Path) -> dict[str, Any]:
         version: {
             "connectors": transfer[version]["connectors"],
             "transfer_fields": sorted(transfer[version]["KVTransferConfig"]),
-            "env": sorted(transfer[version]["env"]),
         }
         for version in versions
     }
@@ -91,7 +90,7 @@ def dynamo_facts(folder: Path) -> dict[str, Any]:
                 kind = "switch" if entry.get("neg") or "action" in entry else _kind(entry.get("type"))
                 programs[program][name] = _fact(kind, _choices(entry.get("choices")))
     source = f"{dump['package']} {dump['version']}: {dump['note']}"
-    return {"source": source, "pins": {dump["version"]: dump["pins"]}, "flags": {dump["version"]: programs}}
+    return {"source": source, "flags": {dump["version"]: programs}}
 
 
 def _fact(kind: str, choices: list[Any] | None) -> Any:

@@ -90,6 +90,15 @@ def test_what_a_program_does_not_see_is_no_difference(target: str) -> None:
     assert list(differences(planned, other)) == []
 
 
+def test_what_the_page_has_a_cluster_add_is_no_difference() -> None:
+    planned = deployment_files(plan_of(), options("llm-d", claim="models"))
+    claim = planned["model-cache.yaml"].replace("spec:\n", "spec:\n  storageClassName: fast\n")
+    monitors = planned["monitoring/objects.yaml"].replace("metadata:\n", "metadata:\n  labels: {release: mine}\n")
+    other = {**planned, "model-cache.yaml": claim, "monitoring/objects.yaml": monitors}
+    assert sum(text != other[path] for path, text in planned.items()) == 2
+    assert list(differences(planned, other)) == []
+
+
 @pytest.mark.parametrize(
     ("planned", "found", "sentence"),
     [
@@ -101,6 +110,7 @@ def test_what_a_program_does_not_see_is_no_difference(target: str) -> None:
         ("a: [x]", "a: [w, x]", "f.yaml: a has 2 entries, not 1: they part at number 1, which is 'w', not 'x'"),
         ("a: 1", "b: 1", "f.yaml: 'a' is missing"),
         ("a: 1", "a: 1\nb: 1", "f.yaml: 'b' does not belong there"),
+        ("a: {labels: {b: c}}", "a: {labels: {b: c, d: e}}", "f.yaml: a: labels: 'd' does not belong there"),
         ("a: b", f"a: {'c' * 200}", f"f.yaml: a is '{'c' * 79}..., not 'b'"),
     ],
 )

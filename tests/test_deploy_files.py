@@ -25,17 +25,29 @@ from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB
 from optimizer.plans.plan import Plan
 from reports.deploy.deployment import Device, Options
-from reports.deploy.files import MARKER, WRITERS, checked_directory, deployment_files, write_deployment
+from reports.deploy.files import (
+    MARKER,
+    WRITERS,
+    checked_directory,
+    checked_fleet,
+    deployment_files,
+    fleet_files,
+    refusal,
+    write_deployment,
+)
 from reports.deploy.formats import load_documents, shell_text
 from reports.deploy.lint import launches
 from search_spaces.bounds import TARGET_NAMES
 from search_spaces.models import load_model
 from tests.deploy_cases import (
+    ALIKE,
     ENGINES,
     EXAMPLES,
     PAIR,
+    RANKS,
     Ask,
     Case,
+    by_day,
     deployment_of,
     example,
     lengths_plan,
@@ -398,3 +410,29 @@ def test_a_target_that_is_named_runs_the_plan(plan: Plan, target: str, *, proven
         named = re.search(r"; or choose --target (.*), which runs? this plan as it is$", str(refused))
         for other in named[1].split(" or ") if named else []:
             assert deployment_files(seen, options(other))
+
+
+LONG = Ask("DeepSeek-V3", "fp8", title="a-name-of-20-letters")
+RANKED = (replace(RANKS[0], name="b-name-of-20-letters"), RANKS[1])
+
+
+@pytest.mark.parametrize("target", TARGET_NAMES)
+@pytest.mark.parametrize(
+    ("pools", "ask", "day"),
+    [(PAIR, Ask(), True), (ALIKE, Ask(), False), (RANKED, LONG, True), (RANKED, LONG, False)],
+    ids=["pair", "alike", "ranks by day", "ranks"],
+)
+def test_two_replicas_of_a_pool_are_judged_as_all_of_them(
+    pools: tuple[Case, ...], ask: Ask, target: str, *, day: bool
+) -> None:
+    """`optimize` asks every target about a fleet with few of its replicas, which must get the answer of the whole."""
+    plan = plan_of(tuple(replace(case, replicas=4) for case in pools), replace(ask, engine=ENGINES[target]))
+    plan = by_day(plan) if day else plan
+    sentence = ""
+    try:
+        fleet_files(checked_fleet(plan, options(target)))
+    except InputError as error:
+        sentence = str(error)
+    assert str(refusal(plan, options(target)) or "") == sentence
+    as_a_set = pools is RANKED and target == "llm-d" and not day
+    assert ("and 37 are allowed" in sentence) is as_a_set

@@ -67,11 +67,6 @@ def engine_version(target: str, version: str, engine: str) -> str | None:
     return None if template is None else template.format(version=version)
 
 
-def image_of(target: str, version: str, component: str, vendor: str = "nvidia") -> str:
-    """Container image of an engine or another part of a target, for the GPUs of a vendor."""
-    return str(_target(target)["images"][component][vendor]).format(version=version)
-
-
 def legal_flag(engine: str, version: str, name: str, program: str | None = None) -> Any:
     """What the parser of an engine knows of a flag: its kind, or its choices; None if it does not know it.
 
@@ -109,7 +104,7 @@ def off_switch(name: str) -> str:
 
 
 def transfer_facts(version: str) -> dict[str, set[str]]:
-    """Connectors, fields of --kv-transfer-config and environment variables of one version of vLLM."""
+    """Connectors and fields of --kv-transfer-config of one version of vLLM."""
     transfer: dict[str, dict[str, list[str]]] = _data("flags.json")["vllm"]["transfer"]
     around = [transfer[dump] for dump in _around(transfer, version)]
     return {field: set.intersection(*(set(facts[field]) for facts in around)) for field in around[0]}
@@ -429,6 +424,11 @@ class Deployment:
         return self.target.balancing(self.balancing, prefixes=self.demand.prefix_hit_share > 0.0)
 
     @property
+    def balances_otherwise(self) -> bool:
+        """Whether prompts have replicas to choose from, and the router chooses in another way than planned."""
+        return self.router is not self.balancing and any(pool.replicas > 1 for pool in self.prompt_pools)
+
+    @property
     def drain_seconds(self) -> int:
         """How long the requests that an engine runs may go on when it shall end [s].
 
@@ -467,6 +467,14 @@ class Deployment:
     def on_cpu(self) -> bool:
         """Whether cores of a CPU stand in for the planned GPUs."""
         return self.options.device is Device.CPU
+
+    def image(self, component: str, vendor: str = "nvidia") -> str:
+        """Container image of an engine or another part of the target, for the GPUs of a vendor."""
+        return str(_target(self.target.name)["images"][component][vendor]).format(version=self.options.version)
+
+    def engine_image(self, vendor: str = "nvidia") -> str:
+        """Container image of the engines on GPUs of a vendor: the user's own, or that of the target's version."""
+        return self.options.image or self.image(self.engine, vendor)
 
     def needs_rdma(self, pool: DeployedPool) -> bool:
         """Whether much leaves the nodes of a pool: KV caches that are handed over, or what ranks exchange."""

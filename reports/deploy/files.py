@@ -215,8 +215,7 @@ def _lengths(deployment: Deployment) -> str:
 
 def _balancing(plan: Plan, deployment: Deployment) -> str:
     """A least-requests router where the plan meets the SLO behind a least-tokens one only; empty: neither."""
-    alike = deployment.router is deployment.balancing or all(pool.replicas == 1 for pool in deployment.prompt_pools)
-    if alike or plan.simulation is None:
+    if plan.simulation is None or not deployment.balances_otherwise:
         return ""
     behind = plan.simulation.behind_least_requests
     if behind is not None and behind.held:
@@ -349,6 +348,8 @@ RESULTS: Final = "benchmark/"
 """Folder in which the benchmark leaves its results."""
 SHOWN: Final = 80
 """Characters of a value that a sentence shows."""
+CLUSTERS: Final = frozenset(("labels", "storageClassName"))
+"""Keys that a cluster asks for where the plan has none; they change nothing of what engines do."""
 BEFORE: Final = 20
 """Characters before the place where two long texts part that are shown too."""
 
@@ -396,7 +397,8 @@ def _between_documents(path: str, plan_documents: list[Any], present: list[Any])
 def _between(place: str, plan_value: Any, present: Any) -> Iterator[str]:
     if isinstance(plan_value, dict) and isinstance(present, dict):
         yield from (f"{place}: {_shown(key)} is missing" for key in plan_value if key not in present)
-        yield from (f"{place}: {_shown(key)} does not belong there" for key in present if key not in plan_value)
+        strange_keys = [key for key in present if key not in plan_value and key not in CLUSTERS]
+        yield from (f"{place}: {_shown(key)} does not belong there" for key in strange_keys)
         for key in [key for key in plan_value if key in present]:
             yield from _between(f"{place}: {key}", plan_value[key], present[key])
     elif isinstance(plan_value, list) and isinstance(present, list):

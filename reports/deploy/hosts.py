@@ -22,7 +22,7 @@ from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB
 from costmodel.words import join_words, percentage
 from optimizer.plans.plan import Route
-from reports.deploy.deployment import DeployedPool, Deployment, Device, fact, image_of
+from reports.deploy.deployment import DeployedPool, Deployment, Device, fact
 from reports.deploy.flags import Flags, place_words, plain_words, sglang_flags, span_words, trtllm_options, vllm_flags
 from reports.deploy.formats import Raw, manifest, objects, render
 from search_spaces.problem import target_of
@@ -501,15 +501,14 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
         return word.replace('"', "") if isinstance(word, Raw) else word
 
     def container(engine: HostedReplica) -> dict[str, Any]:
-        pool, rank, options = engine.pool, engine.hosts.index(host), deployment.options
+        pool, rank = engine.pool, engine.hosts.index(host)
         env = [_visible(engine)] if pool.vendor == "amd" else []
         env += [("NVIDIA_IMEX_CHANNELS", "0")] if pool.nvlink else []  # the container's door to other nodes
         words = ["--config", f"/workers/{engine.name}.yaml", *map(unquoted, _node_words(engine, rank))]
-        image = options.image or image_of(options.target, options.version, deployment.engine, pool.vendor)
         return {
             "engine": engine,
             "rank": rank,
-            "image": image.replace("$", "$$"),  # for a dollar; else docker compose fills in variables
+            "image": deployment.engine_image(pool.vendor).replace("$", "$$"),  # else docker compose fills in variables
             "env": {name: unquoted(value) for name, value in [*env, *_env(deployment, engine, host)]},
             "command": words,
         }

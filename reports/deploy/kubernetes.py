@@ -21,7 +21,7 @@ from costmodel.step import StepLoad, step_time_one
 from costmodel.units import GIB, GIGA, MILLI
 from costmodel.words import percentage
 from optimizer.plans.plan import Route
-from reports.deploy.deployment import DeployedPool, Deployment, GatewayRouting, fact, image_of
+from reports.deploy.deployment import DeployedPool, Deployment, GatewayRouting, fact
 from reports.deploy.flags import (
     Flags,
     dynamo_trtllm_flags,
@@ -182,7 +182,6 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
     router, pool = fleet_objects(
         "llmd/router.yaml",
         deployment,
-        image=partial(image_of, "llm-d", deployment.options.version),
         picker_file=PICKER_FILE,
         picker=picker,
         http=fact("ports", "http"),
@@ -199,7 +198,7 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
 
 def router_command(deployment: Deployment) -> str:
     """What installs llm-d's router with its values; the chart has the version of the picker."""
-    version, space = image_of("llm-d", deployment.options.version, "picker"), deployment.options.namespace
+    version, space = deployment.image("picker"), deployment.options.namespace
     chart = f"{fact('charts', 'router')} --version {version}"
     return f"helm install {deployment.name} {chart} -n {space} -f {ROUTER_VALUES}"
 
@@ -253,7 +252,6 @@ def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
         pool=pool,
         serves=serves,
         proxied=has_proxy,
-        image=partial(image_of, "llm-d", deployment.options.version),
         http=fact("ports", "http"),
         port=port,
         command=serve,
@@ -286,9 +284,8 @@ def dynamo_files(deployment: Deployment) -> dict[str, str]:
     if deployment.routing is GatewayRouting.ONE_WAY:  # all that the planner knows: a pool of each role
         name = f"{deployment.name}-planner"
         config = ["--config", f"{PROFILE_FOLDER}/{PLANNER_CONFIG}"]
-        image = image_of("dynamo", deployment.options.version, "planner")
-        reads = (name, PROFILE_FOLDER)
-        planner = _component(deployment, "Planner", "planner", "planner", config, image=image, reads=reads)
+        more = {"image": deployment.image("planner"), "reads": (name, PROFILE_FOLDER)}
+        planner = _component(deployment, "Planner", "planner", "planner", config, **more)
         graph = _graph(deployment, deployment.name, [fleet[0], planner, *fleet[1:]], with_planner=True)
         files["dgd-with-planner.yaml"] = manifest(f"{about} that the planner scales.", graph)
         about = "What the planner reads: its settings, and step times by our cost model in place of a profiling run."
@@ -358,16 +355,14 @@ def _graph(deployment: Deployment, name: str, components: list[Component], *, wi
 
 
 def _component(deployment: Deployment, name: str, kind: str, program: str, words: list[str], **more: Any) -> Component:
-    image = deployment.options.image or image_of("dynamo", deployment.options.version, deployment.engine)
-    args = [pod_text(word) for word in words]
+    args, image = [pod_text(word) for word in words], deployment.engine_image()
     return {"name": name, "kind": kind, "program": program, "args": args, "image": image, "replicas": 1} | more
 
 
 def _frontend(deployment: Deployment, words: list[str]) -> Component:
     """The way in, twice; it fetches no weights."""
     words = ["--http-port", str(fact("ports", "http")), *words]
-    replicas = int(fact("routers"))
-    return _component(deployment, "Frontend", "frontend", "frontend", words, replicas=replicas)
+    return _component(deployment, "Frontend", "frontend", "frontend", words, replicas=int(fact("routers")))
 
 
 def _worker(deployment: Deployment, pool: DeployedPool) -> Component:

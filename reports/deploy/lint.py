@@ -13,7 +13,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -187,6 +187,11 @@ class Started:
     launches: tuple[Launch, ...]
     pairs: tuple[tuple[Launch, DeployedPool], ...]
     files: Mapping[str, str]
+
+    @property
+    def router_words(self) -> dict[str, str]:
+        """Every word of the script that starts the router, with the next one, which is a flag's value."""
+        return dict(pairwise(shlex.split(self.files.get(ROUTER_FILE, ""), comments=True)))
 
 
 Rule = Callable[[Deployment, Started], Iterator[str]]
@@ -391,9 +396,9 @@ def routers_pass_over_the_dead(deployment: Deployment, fleet: Started) -> Iterat
             if words[:1] == ["server"] and words[3:] != checks:
                 yield f"{GATEWAY_FILE}: {words[1]} is not checked as `{' '.join(checks)}`"
     elif not deployment.target.pods and deployment.engine in fact("router"):
-        words = shlex.split(fleet.files.get(ROUTER_FILE, ""), comments=True)
+        stated = fleet.router_words
         for name, value in health_flags().items():
-            file_value = words[words.index(name) + 1] if name in words[:-1] else "not stated"
+            file_value = stated.get(name, "not stated")
             if file_value != value:
                 yield f"{ROUTER_FILE}: {name} is {file_value}, not {value}, so a replica that is down gets requests"
 
@@ -437,10 +442,10 @@ def loading_has_time(deployment: Deployment, fleet: Started) -> Iterator[str]:  
         period = dig(value, "healthcheck", "start_period")
         if "healthcheck" in value and float(str(period or 0).rstrip("s")) < least:
             yield f"{path}: an engine is unhealthy {period or 0} after its start, but loading may take {least:g} s"
-    words = shlex.split(fleet.files.get(ROUTER_FILE, ""), comments=True)
     for name in ("--worker-startup-timeout-secs", "-t"):
-        if name in words[:-1] and float(words[words.index(name) + 1]) < least:
-            yield f"{ROUTER_FILE}: {name} is {words[words.index(name) + 1]}, but loading may take {least:g} s"
+        limit = fleet.router_words.get(name, "inf")
+        if float(limit) < least:
+            yield f"{ROUTER_FILE}: {name} is {limit}, but loading may take {least:g} s"
 
 
 def a_replica_stays(deployment: Deployment, fleet: Started) -> Iterator[str]:

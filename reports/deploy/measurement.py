@@ -30,7 +30,6 @@ from reports.deploy.deployment import (
     LabelledSlo,
     PlannedWorkload,
     fact,
-    image_of,
     scattering,
     versions_of,
 )
@@ -343,38 +342,29 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
         router=router,
         planned_router=planned if any(pool.replicas > 1 for pool in deployment.prompt_pools) else router,
         connector=connector(deployment) if apart and deployment.engine == "vllm" else "NIXL",
-        ucx=vendor_fact(first_pool, "ucx") if target_of(target).pods else "",
+        ucx=vendor_fact(first_pool, "ucx") if deployment.target.pods else "",
     )
     return [(setting, text, why) for setting, text, why in rows]
 
 
 def _lines(template: str, deployment: Deployment, **values: Any) -> list[Raw]:
     """The lines of a template, each a step or a note."""
-    text = render(template, fleet=deployment, support=SUPPORT_FILE, **values)
+    text = render(template, fleet=deployment, fact=fact, support=SUPPORT_FILE, **values)
     return [Raw(line.strip()) for line in text.splitlines() if line.strip()]
 
 
 def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
     """How the target is started: numbered steps, each with the ways to do it below; files: those written, by path."""
-    target = target_of(deployment.options.target)
-    instances = () if target.pods else hosts.place(deployment)
+    instances = () if deployment.target.pods else hosts.place(deployment)
     lines = _lines(
         "readme/steps.md",
         deployment,
         files=files,
-        title=target.title,
-        pods=target.pods,
         chosen_by=hosts.chosen_by(deployment) if deployment.behind_gateway else "",
-        haproxy=fact("gateway", "version"),
-        port=fact("ports", "http"),
         hosts=[host.name for host in hosts.hosts_of(instances)],
         routers=[host.name for host in hosts.router_hosts(instances)],
         router="" if deployment.behind_gateway else fact("router").get(deployment.engine, ""),
-        image="" if target.pods else image_of(target.name, deployment.options.version, deployment.engine),
-        watched=bool(watches(deployment)),
-        charts=fact("charts"),
-        helm=Raw(router_command(deployment)) if target.name == "llm-d" else "",
-        url=deployment.url,
+        helm=Raw(router_command(deployment)) if deployment.target.name == "llm-d" else "",
         header=hosts.HEADER,
         labels=[slo.label for slo in deployment.classes] if hosts.class_names(deployment) else [],
         secret=SECRET,
@@ -408,7 +398,6 @@ def scattered_words(deployment: Deployment) -> str:
 
 def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> str:
     """The page of a deployment; files: those that are written, by path."""
-    pods = target_of(deployment.options.target).pods
     router_plan, options = behind(plan, deployment.router), deployment.options
     pools = [
         f"{plural(pool.replicas, f'{pool.role.value} replica')} of {pool.settings.gpus} × {pool.accelerator}"
@@ -436,9 +425,9 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         newest=versions_of(options.target)[-1],
         rows=setting_rows(deployment),
         source=Raw(source),
-        checks=_checks(deployment, source, pods=pods, other=router_plan is not plan),
+        checks=_checks(deployment, source, other=router_plan is not plan),
         other_router=router_plan is not plan,
-        pods=pods,
+        pods=deployment.target.pods,
         space=Raw(options.namespace),
         job=Raw(deployment.name),
         runs=[
@@ -461,15 +450,13 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
             files=files,
             other_router=(
                 f"The router balances by {deployment.router}; the plan was evaluated with {deployment.balancing}."
-                if deployment.router is not deployment.balancing
-                and any(pool.replicas > 1 for pool in deployment.prompt_pools)
+                if deployment.balances_otherwise
                 else ""
             ),
             tolerance=hosts.tolerance_sentence(deployment) if chosen_by_size else "",
             bytes_per_token=f"{hosts.bytes_per_token(deployment):g}",
             names=hosts.class_names(deployment),
             exchanges=any(deployment.exchange(pool) for pool in deployment.pools),
-            monitoring=fact("monitoring", "namespace"),
         ),
     )
 
@@ -484,7 +471,7 @@ STATED_SOURCE: Final = "<the fleet.yaml, or the plan.json with --alternative N>"
 """What a fleet comes from that is not the one that its plan recommends: its plan does not record which."""
 
 
-def _checks(deployment: Deployment, source: str, *, pods: bool, other: bool) -> list[Raw]:
+def _checks(deployment: Deployment, source: str, *, other: bool) -> list[Raw]:
     """The commands that compare what was measured with the plan, one for each class.
 
     source: what states the fleet; other: a router that is not the plan's.
@@ -492,7 +479,7 @@ def _checks(deployment: Deployment, source: str, *, pods: bool, other: bool) -> 
     result = str(fact("benchmark", "result"))
     checks = []
     for slo in deployment.classes:
-        file = job_result(slo) if pods else f"{FOLDER}/results{slo.ending}/{result}"
+        file = job_result(slo) if deployment.target.pods else f"{FOLDER}/results{slo.ending}/{result}"
         flags = f" --slo-class {shlex.quote(slo.name)}" if slo.ending else ""
         flags += f" --balancing {deployment.router}" if other else ""
         checks.append(Raw(clean(f"pdplan validate --against {file} --plan {source}{flags}", LONGEST_COMMAND)))
