@@ -149,7 +149,9 @@ def test_a_plan_that_misses_when_gpus_are_slow_names_the_fleet_that_survives() -
     assert f"Risk: {safe.sentence.removesuffix('.')}: fleet {number}." in text
 
 
-def test_that_fleet_is_an_alternative_with_its_simulated_figures_at_expected_speeds(tmp_path: Path) -> None:
+def test_that_fleet_is_an_alternative_with_its_simulated_figures_at_expected_speeds(
+    short_runs: None, tmp_path: Path
+) -> None:
     plan = optimize(load_problem(tiny(tmp_path), {"workload.request_rate": "16/s"}))
     safe = safe_of(plan)
     rows = distinct_alternatives(plan)
