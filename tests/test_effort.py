@@ -82,9 +82,8 @@ def test_a_command_warns_of_a_plan_that_it_had_no_time_to_simulate(
 
 SEARCH = """
 import os, signal, sys
-from optimizer.recommend.search import Brake
-from pdplan.exits import stop_on_interrupt
-from pdplan.exits import end, end_on_interrupt
+from optimizer.loads.effort import Brake
+from pdplan.exits import end, end_on_interrupt, stop_on_interrupt
 end_on_interrupt()
 brake = Brake(armed={armed})
 with stop_on_interrupt(brake):
