@@ -105,7 +105,6 @@ def simulated(plan: Plan) -> Plan:
         unfinished=0.0,
         goodput_rps=7.8,
         goodput_fails_rps=8.1,
-        goodput_by_formula_rps=8.3,
         curve_requests=4_321,
         curve=curve,
         one_replica_less=[judged(plan, "p0: one replica fewer", cost - 9.96, 1.3)],

@@ -63,7 +63,7 @@ def test_the_count_is_that_of_trying_all(changes: dict[str, object]) -> None:
     assert fleets_between(search, 4.0, 14.0) == count > 0
 
 
-def test_a_plan_says_how_many_cheaper_fleets_there_are_and_that_all_miss() -> None:
+def test_a_plan_says_how_many_cheaper_fleets_there_are_and_that_all_miss(short_runs: None) -> None:
     """By formula all miss; what simulation refuted, it is told apart."""
     for level in (Level.QUICK, Level.STANDARD):
         plan = optimize(given(offers=OFFERS), level=level)
@@ -76,7 +76,7 @@ def test_a_plan_says_how_many_cheaper_fleets_there_are_and_that_all_miss() -> No
         assert level is Level.STANDARD or not cheaper.simulated
 
 
-def test_half_of_a_time_limit_that_is_up_does_not_end_the_search_for_untried_fleets() -> None:
+def test_half_of_a_time_limit_that_is_up_does_not_end_the_search_for_untried_fleets(short_runs: None) -> None:
     """The search by formula has half of the time, what simulation refutes is searched on in the rest."""
     space = evaluated(as_planned(make_instance(given(offers=OFFERS))))
     result = search_by_formula(space, Brake())

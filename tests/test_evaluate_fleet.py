@@ -19,7 +19,7 @@ from optimizer.verification.judge import Judgement, judge_runs
 from reports.answers.plan import evaluation_document
 from reports.views import terminal_view
 from search_spaces.fleet_file import load_fleet
-from tests.running import TINY, tiny
+from tests.running import TINY, tiny, within
 from tests.running import pdplan as program
 from tests.test_fleet_file import DECODE, POOL, PREFILL, fleet
 
@@ -142,9 +142,9 @@ def cheap(folder: Path, **sections: Any) -> Path:
     return fleet(folder, POOL | {"max_num_seqs": 200, "max_num_batched_tokens": 3000}, **sections)
 
 
-def test_the_command_writes_and_prints_one_object(tmp_path: Path) -> None:
+def test_the_command_writes_and_prints_one_object(short_runs: None, tmp_path: Path) -> None:
     cheap(tmp_path)
-    done = program("evaluate", "fleet.yaml", "--effort", "none", "--json", "-o", "out", cwd=tmp_path)
+    done = within("evaluate", "fleet.yaml", "--effort", "none", "--json", "-o", "out", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     evaluation = json.loads(done.stdout)
     assert evaluation == json.loads((tmp_path / "out" / "evaluation.json").read_text("utf-8"))

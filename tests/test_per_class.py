@@ -66,7 +66,7 @@ class TestTheFleet:
         assert (apart.cost_usd_per_hour or 0.0) >= (shared.bound_usd_per_hour or 0.0) - 1e-6
 
     def test_the_simulated_fleet_keeps_them_apart(self, short_runs: None) -> None:
-        plan = optimize(asked(rate=8.0))
+        plan = optimize(asked(rate=2.0))
         assert plan.simulated
         assert all(len(served) == 1 for served in classes_of(plan).values())
 

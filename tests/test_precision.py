@@ -28,13 +28,13 @@ from tests.running import TINY, tiny
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    two = {"preset": "quick", "tensor_parallel": [1, 2], "weight_dtype": ["fp8", "bf16"], "kv_dtype": ["bf16", "fp8"]}
+    few = {"tensor_parallel": [1, 2], "max_num_seqs": [64, 256], "max_num_batched_tokens": 2048}
     return tiny(
         tmp_path_factory.mktemp("precision"),
         workload=TINY["workload"] | {"request_rate": "20/s"},
         slo={"ttft": "1s", "tpot": "30ms", "attainment": 0.9},
         accelerators=["H100", "L4"],
-        search=two,
+        search=few | {"weight_dtype": ["fp8", "bf16"], "kv_dtype": ["bf16", "fp8"]},
         constraints={"max_pools": 2},
     )
 

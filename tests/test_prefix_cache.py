@@ -351,7 +351,7 @@ def test_a_plan_says_when_a_tier_costs_more_than_it_saves(folder: Path) -> None:
 
 LONG = yaml.safe_load("""\
 workload:
-  request_rate: 8/s
+  request_rate: 4/s
   sessions: {turns: 8, think_time: 5min, system_prompt: 1000, user_tokens: 4000, answer_tokens: 200}
 slo: {ttft: 2s, tpot: 50ms}
 search: {roles: [colocated], tensor_parallel: [1], pipeline_parallel: [1], max_num_seqs: [64],
@@ -360,7 +360,7 @@ target: llm-d
 """)
 
 
-def test_a_tier_is_planned_proven_explained_and_deployed(folder: Path) -> None:
+def test_a_tier_is_planned_proven_explained_and_deployed(short_runs: None, folder: Path) -> None:
     """Sessions that come back after five minutes: 800 GiB of host memory for each GPU save a third of the GPUs."""
     plans = {}
     for name, capacity, effort in (("without", "0", QUICK), ("with", "800GiB", ())):

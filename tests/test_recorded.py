@@ -146,9 +146,7 @@ def test_a_trace_of_waves_is_planned_for_and_proven(tmp_path: Path, short_runs: 
         assert ("Replayed in order, all " in " ".join(done.stdout.split())) == (name == "own")
     assert plans["own"]["cost_usd_per_hour"] > plans["random"]["cost_usd_per_hour"]
     assert plans["random"]["simulation"]["recorded"] is None
-    recorded, demand = plans["own"]["simulation"]["recorded"], plans["own"]["demand_rps"]
-    assert recorded["classes"][0]["attainment"] >= 0.9
-    assert recorded["stretch_s"] == pytest.approx(recorded["requests"] / demand / 10.0, rel=1e-3)
+    assert plans["own"]["simulation"]["recorded"]["classes"][0]["attainment"] >= 0.9
     replayed = [
         within("simulate", f"{name}/plan.json", "--trace", "t.csv", "--requests", "9000", cwd=tmp_path).returncode
         for name in ("own", "random")
@@ -158,5 +156,5 @@ def test_a_trace_of_waves_is_planned_for_and_proven(tmp_path: Path, short_runs: 
     assert deployed.returncode == 0, deployed.stderr
     rows = [json.loads(line) for line in (tmp_path / "files/benchmark/workload.jsonl").read_text("utf-8").splitlines()]
     gaps = np.diff([row["timestamp"] for row in rows])
-    assert 1000.0 / gaps.mean() == pytest.approx(demand, rel=0.1)
+    assert 1000.0 / gaps.mean() == pytest.approx(plans["own"]["demand_rps"], rel=0.1)
     assert np.isclose(gaps, 1000.0 / 40.0, rtol=0.01).mean() > 0.3

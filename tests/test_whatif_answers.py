@@ -183,7 +183,7 @@ def test_where_the_plan_mixes_gpus_prices_move_fleets_of_more_pools(tmp_path: Pa
     """2 L40S and 1 H100 are cheaper than any fleet of one or two pools; re-planning beyond a price says the same."""
     path = tmp_path / "workload.yaml"
     assert run(["init", "-o", str(path)]) == 0
-    problem = load_problem(path)
+    problem = load_problem(path, {"search.tensor_parallel": 1, "search.pipeline_parallel": 1})
     plan = optimize(problem, level=Level.QUICK)
     assert answer(problem).cost > plan.cost_usd_per_hour  # type: ignore[operator]
     moved = sensitivity(problem, complete=False, plan=plan)

@@ -584,7 +584,7 @@ def parse_plan(data: bytes, name: str = "plan.json") -> Plan:
         if schema == PLAN_1:  # settings that it does not state are null
             fleets = {key: _with_pools(text, record[key], (key,)) for key in _PLACES if key in record}
             record = {**record, **fleets, "schema": PLAN_SCHEMA}
-        for rename in (_rename_inputs, _rename_times, _rename_confirmations):
+        for rename in (_rename_inputs, _rename_times, _rename_confirmations, _drop_unread):
             with suppress(AttributeError, KeyError, TypeError):  # what is no object or list there is refused below
                 rename(record)
         return Plan.model_validate(record)
@@ -623,6 +623,19 @@ def _rename_confirmations(record: dict[str, Any]) -> None:
     for row in record.get("alternatives", ()):
         if "confirmed" in row:
             row["confirmation"] = int(row.pop("confirmed") is True)
+
+
+def _drop_unread(record: dict[str, Any]) -> None:
+    """Leave out fields of older plans that nothing read."""
+    simulation = record.get("simulation") or {}
+    for section, keys in (
+        (simulation, ("goodput_by_formula_rps", "interrupted")),
+        (simulation.get("tuning") or {}, ("sampler", "improved")),
+        (simulation.get("recorded") or {}, ("stretch_s",)),
+        (record.get("safe") or {}, ("own_attainment",)),
+    ):
+        for key in keys:
+            section.pop(key, None)
 
 
 def _with_pools(text: JsonText, value: Any, path: Keys) -> Any:

@@ -434,8 +434,6 @@ class RecordedRun(Record):
     """Requests that were simulated."""
     of: Count
     """Requests of the trace; where it has more, stretches of it are."""
-    stretch_s: Amount
-    """Mean length of the stretches that the simulation's other runs draw from it, at the rate of the plan."""
     classes: list[ClassLatencies]
     """The first tenth of the requests, which find the fleet empty, is not counted."""
 
@@ -458,15 +456,12 @@ class TunedFleet(Record):
 class Tuning(Record):
     """What `--effort thorough` or `--front` tried."""
 
-    sampler: str
     objectives: list[str] = Field(default_factory=lambda: ["cost"])
     """"cost" alone, or "cost" and "tail", whose front is the answer then and is judged where it costs more."""
     looks: Count
     """Fleets that were simulated in a short run."""
     compared: Count = 0
     """Fleets of the comparison that were judged for the front, in full runs; 0 in plans of older versions."""
-    improved: bool
-    """Whether one of the looks was proven and is the plan's."""
     front: list[TunedFleet]
     """Fleets that keep their goals and that no other beats in both cost and tail by 0.01 limits, cheapest first; one
     that holds in full runs is beaten only by another that does."""
@@ -505,7 +500,6 @@ class Simulation(Record):
     interrupted."""
     goodput_fails_rps: Amount | None
     """The next higher rate that was tried, at which one did not."""
-    goodput_by_formula_rps: Measure
     curve: list[SimulatedRate]
     """Latency against rate, rising; runs as long as each other have the same requests, at other times."""
     curve_requests: Count
@@ -527,8 +521,6 @@ class Simulation(Record):
     """Fleets that were simulated."""
     repairs: Count
     """Of them those made from a fleet that had missed."""
-    interrupted: bool = False
-    """Whether the search was stopped after a fleet had held: a cheaper one may hold too."""
 
 
 class SafeStatus(StrEnum):
@@ -553,8 +545,6 @@ class SafeFleet(Record):
     pools: list[EnginePool]
     attainment: Share | None
     """Share of all its requests within all their SLOs there."""
-    own_attainment: Share
-    """The same of the plan's own fleet."""
     sentence: str
 
 

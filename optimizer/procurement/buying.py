@@ -20,9 +20,7 @@ from costmodel.units import HOURS_PER_DAY, KILO
 from optimizer.loads.effort import Progress, silent
 from optimizer.plans.records import CANDIDATES, MOST_LOOKS, OPTIMAL_GAP
 from optimizer.search.program import Builder, Program, solve
-from optimizer.search.search import (
-    smallest_batches,
-)
+from optimizer.search.search import smallest_batches
 from optimizer.verification.bench import look
 from search_spaces.bounds import PRICE
 from search_spaces.contracts import (

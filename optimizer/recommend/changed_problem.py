@@ -456,7 +456,6 @@ def safe_record(own: Solution, survivor: Solution | None) -> SafeFleet:
         cost_usd_per_hour=None if survivor is None else survivor.cost,
         pools=[] if survivor is None else engine_pools(survivor.instance, survivor.fleet),
         attainment=None if survivor is None else survivor.attainment,
-        own_attainment=own.attainment,
         sentence=safe_sentence(own, survivor),
     )
 

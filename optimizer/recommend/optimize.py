@@ -28,9 +28,7 @@ from optimizer.fleets.purchase import fleet_cost
 from optimizer.loads.effort import Brake, Effort, Level, Progress, Wish
 from optimizer.loads.instance import Instance, as_planned, make_instance
 from optimizer.plans.plan import Alternative, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
-from optimizer.plans.records import (
-    ROUNDING,
-)
+from optimizer.plans.records import ROUNDING
 from optimizer.search.bound import check_floors, check_shapes, floors
 from optimizer.search.search import evaluated
 from optimizer.verification.bench import Bench, Verdict, make_bench, miss_words

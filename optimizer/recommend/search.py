@@ -486,6 +486,6 @@ def _tuned_result(loop: Loop, result: SearchResult, effort: Effort) -> SearchRes
         if fleet_key(lean.fleet) != fleet_key(winner.fleet) and not bench.late():
             verdict, _ = confirmed(bench, lean, bench.confirmation_after(), runs=effort.runs)
     if verdict.held and verdict is not winner:
-        return replace(loop.result(verdict), tuning=replace(best, improved=True))
+        return replace(loop.result(verdict), tuning=best)
     refuted_rows = () if verdict is winner else ((TUNED, verdict),)
     return replace(result, tuning=best, others=(*result.others, *refuted_rows))

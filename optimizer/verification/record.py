@@ -28,12 +28,12 @@ from optimizer.plans.records import (
     TunedFleet,
     Tuning,
 )
-from search_spaces.problem import STRETCHES, Goal
+from search_spaces.problem import Goal
 
 from .bench import Bench, Verdict, by_requests, goodput_of
 from .demand import recorded_trace
 from .judge import Judgement, OutOfTimeError, counted, hit_share, in_time, judge_demands, pooled, simulated_fleet
-from .tune import SAMPLER, ShortRun, Tuned, front_beside
+from .tune import ShortRun, Tuned, front_beside
 from .verify import SearchResult
 
 CDF_SHARES: Final = tuple(
@@ -109,11 +109,9 @@ def tuning_record(bench: Bench, winner: Verdict, tuning: Tuned) -> Tuning:
     """The record of the fleets that tuning looked at and judged."""
     best, compared_count = front_beside(bench, winner, tuning)
     return Tuning(
-        sampler=SAMPLER,
         objectives=["cost", "tail"] if tuning.wish.front else ["cost"],
         looks=len(tuning.looks),
         compared=compared_count,
-        improved=tuning.improved,
         front=[tuned_fleet(bench.instance, look) for look in best],
     )
 
@@ -157,7 +155,6 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResul
         prefix_hit_share=hit_share(instance, judgement),
         rejected=rejections / requests,
         unfinished=sum(int((~run.finished).sum()) for run in runs) / requests,
-        goodput_by_formula_rps=plan.goodput_rps,
         **rates,
         one_replica_less=[judged_fleet(instance, label, verdict) for label, verdict in result.one_less],
         behind_least_requests=None if counting is None else judged_fleet(instance, BY_REQUESTS, counting),
@@ -166,7 +163,6 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResul
         tuning=None if result.tuning is None else tuning_record(bench, winner, result.tuning),
         judged=max(len(bench.verdicts.keys() & bench.looks.keys()), 1),  # an inherited verdict has no run of its own
         repairs=result.repairs,
-        interrupted=bench.late(),
     )
 
 
@@ -179,7 +175,6 @@ def recorded_run(bench: Bench, fleet: Fleet) -> RecordedRun | None:
         source=recording.source,
         requests=recording.arrival.size,
         of=recording.of,
-        stretch_s=recording.arrival.size / replay.rate / STRETCHES,
         classes=list(replay.classes),
     )
 

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 TAIL_WEIGHT, MISS_WEIGHT = TOLERANCE, 5.0
 """Weight of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
-SAMPLER = "TPE and neighbours"
-"""Name of the sampler (`Search`)."""
 LESS = TOLERANCE / 2.0
 """Least improvement of the tail that is worth a full run, or a higher cost [limits]; short runs cannot resolve less."""
 
@@ -95,13 +93,12 @@ class ShortRun:
 class Tuned:
     """Everything that tuning looked at, in order, and the winner: the start if nothing better was proven.
 
-    improved: whether the winner is another one that was also confirmed; wish: how it was asked for.
+    wish: how it was asked for.
     """
 
     winner: Verdict
     looks: tuple[ShortRun, ...]
     wish: Wish = field(default_factory=Wish)
-    improved: bool = False
 
 
 def knobs_of(instance: Instance, fleet: Fleet) -> tuple[Knob, ...]:
