@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from pdplan.exits import end_on_interrupt
 
 TYPE_CHECKING = False  # as typing has it
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
 def main() -> NoReturn:
     """Run the program and exit."""
     end_on_interrupt()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices are small: more threads wait more than they compute
     from pdplan.cli import main as program
 
     program()
