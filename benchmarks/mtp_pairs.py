@@ -30,11 +30,12 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from costmodel.engine import Draft, Speculation  # noqa: E402 -- the repository is found first
+from benchmarks.folders import data_folder  # noqa: E402 -- the repository is found first
+from costmodel.engine import Draft, Speculation  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy, shipped_acceptance  # noqa: E402
 from search_spaces.measured_engines import MeasuredDeployment, batches_of, deployments_of, steady_state  # noqa: E402
-from search_spaces.measurements import read_measurements  # noqa: E402
+from search_spaces.measurements import SCRIPTS, read_measurements, read_scripts, with_settings  # noqa: E402
 
 Row = dict[str, str]
 SAME = ("accelerator", "precision", "engine", "mode", "isl", "osl", "concurrency", "num_gpus", "tp", "pp", "ep", "dp")
@@ -102,14 +103,15 @@ def tokens_a_step(plain: Row, row: Row) -> float | None:
 
 
 def deployments(rows: Sequence[Row]) -> list[MeasuredDeployment]:
-    """What ran, without its speculation, in the order of the rows."""
+    """What ran, without its speculation but with the flags of its script, in the order of the rows."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.csv"
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, rows[0].keys())
             writer.writeheader()
             writer.writerows(row | {"spec_method": "none"} for row in rows)
-        ran, refused = deployments_of(read_measurements(path)[1], load_catalog(), None)
+        measured = with_settings(read_measurements(path)[1], read_scripts(data_folder() / "serving" / SCRIPTS))
+        ran, refused = deployments_of(measured, load_catalog(), None)
     if refused:
         raise SystemExit(f"not predicted: {refused[0].reason}")
     return ran

@@ -7,7 +7,7 @@
     f s  the prompt's steps once started; a first token may come later than they `engine_arrays.first_token_factor`
     x    transfer of the KV cache that no step hides                             `hidden_transfer`
     D    wait for an engine where all are busy or have no free slot              `queues.prefill.prompt_wait`
-         else the rest of a step in progress that began without it               `queues.waits.rest_exceeds`
+         else the rest of a step in progress; for both, the step formed already  `queues.waits.StepsAhead`
     Y    waits for network cards, which move other requests                      `card_wait`
          the rest of a decode step in progress, and the first own one            `entry_steps`
 
@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodel.queues.waits import ExponentialWait, Wait, rest_exceeds
+from costmodel.queues.waits import ExponentialWait, StepsAhead, Wait
 
 from .arrays import FloatArray
 from .engine import ServingPolicy
@@ -132,24 +132,30 @@ def idle_ttft(policy: ServingPolicy, prompt: FloatArray, transfer: FloatArray | 
 class Ttft:
     """TTFT of requests of each flow at a pool that computes their prompts.
 
-    idle (flows,): a + f s + x (`idle_ttft`) [s]; wait: for an engine, of those who find none free; rests: (chance,
-    length [s]) of the step that others find in progress; later (points,): equally likely values of Y [s].
+    idle (flows,): a + f s + x (`idle_ttft`) [s]; wait: for an engine, of those who find none free; ahead: steps that
+    the others find, one of these or none; later (points,): equally likely values of Y [s].
     """
 
     idle: FloatArray
     wait: Wait
-    rests: Sequence[tuple[float, float]] = ((1.0, 0.0),)
+    ahead: Sequence[StepsAhead] = ()
     later: FloatArray = field(default_factory=lambda: np.zeros(1))
 
     @property
     def most(self) -> float:
         """The longest that it can be [s]."""
-        rest = max((length for _, length in self.rests), default=0.0)
-        return float(self.idle.max()) + float(max(self.wait.seconds[-1], rest) + self.later.max())
+        rest = max((float(steps.step + steps.formed) for steps in self.ahead), default=0.0)
+        return float(self.idle.max()) + float(max(self.wait.seconds[-1] + self.formed, rest) + self.later.max())
+
+    @property
+    def formed(self) -> float:
+        """Mean of the steps formed already, which those who wait for an engine wait for as well [s]."""
+        return float(sum(steps.chance * steps.formed for steps in self.ahead))
 
     def exceeds(self, limit: FloatArray) -> FloatArray:
         """P(TTFT > limit) of each flow, limit (..., flows) or (..., 1) [s]."""
         margin = (limit - self.idle)[..., None, :] - self.later[:, None]
-        free = sum((chance * rest_exceeds(margin, length) for chance, length in self.rests), np.zeros(margin.shape))
-        late = self.wait.chance * self.wait.exceeds(margin) + (1.0 - self.wait.chance) * free
+        met = sum((steps.chance * steps.exceeds(margin) for steps in self.ahead), np.zeros(margin.shape))
+        free = np.where(margin < 0.0, 1.0, met)
+        late = self.wait.chance * self.wait.exceeds(margin - self.formed) + (1.0 - self.wait.chance) * free
         return np.asarray(late.mean(axis=-2))

@@ -24,6 +24,7 @@ from costmodel.queues.prefill import Prompts, prompt_wait
 from costmodel.queues.waits import (
     MANY_SERVERS,
     ExponentialWait,
+    StepsAhead,
     arrivals_after,
     conditional_wait,
     erlang_c,
@@ -213,10 +214,14 @@ class TestTtft:
         )
 
     def test_the_rest_of_a_step_is_met_at_any_time(self) -> None:
-        ttft = Ttft(0.0 * ONE, IDLE, ((0.5, 0.0), (0.5, 2.0)))
+        ttft = Ttft(0.0 * ONE, IDLE, (StepsAhead(0.5, 2.0),))
         np.testing.assert_allclose(
             [ttft.exceeds(np.array([t]))[0] for t in (0.5, 1.0, 3.0)], [0.375, 0.25, 0.0], atol=0.01
         )
+
+    def test_a_step_formed_ahead_delays_all_that_meet_one(self) -> None:
+        ttft = Ttft(0.0 * ONE, IDLE, (StepsAhead(0.5, 2.0, 2.0),))
+        np.testing.assert_allclose([ttft.exceeds(np.array([t]))[0] for t in (1.0, 3.0, 4.5)], [0.5, 0.25, 0.0])
 
     @settings(max_examples=30)
     @example(0.5, 0.0, 2.2e-309)
@@ -224,7 +229,7 @@ class TestTtft:
     def test_it_is_a_distribution(self, rho: float, card: float, step: float) -> None:
         wait = prompt_wait(Prompts(rho * ONE, ONE, 0.9 * ONE, 4.0, 1.0, 1.0))
         later = hand_over_waits([ExponentialWait(card, 0.3)], [decoding(5.0)])
-        ttft = Ttft(0.0 * ONE, wait, ((0.4, step), (0.6, 0.0)), later)
+        ttft = Ttft(0.0 * ONE, wait, (StepsAhead(0.4, step, step),), later)
         late = ttft.exceeds(np.linspace(0.0, ttft.most, 200)[:, None])
         assert (np.diff(late[:, 0]) <= 1e-9).all()
         assert ttft.exceeds(np.array([-1e-6]))[0] == 1.0

@@ -18,7 +18,6 @@ from costmodel.accelerator import Origin
 from costmodel.engine import NO_OVERHEAD, EngineOverhead, Parallelism, Policy, ServingPolicy
 from costmodel.engine_arrays import EngineArrays, engine_arrays
 from costmodel.queues.steady_state import (
-    STEPS_AHEAD,
     ClosedLoad,
     EngineTimes,
     Prompt,
@@ -105,16 +104,28 @@ def test_a_lone_request_is_its_prefill_and_meets_no_step() -> None:
 
 def test_memory_for_half_of_the_requests_makes_the_rest_wait_a_residence() -> None:
     steady = closed_loop(times(1e-9, 0.01), IDEAL, load(64, waves=10), colocated(32))
-    # 32 wait, one is let in every R / 32 with R = 101.5 steps: R in all, less (64 + 32) / (2 x 10 x 64) = 7.5 %.
+    # 32 wait, one is let in every R / 32 with R = 100.5 steps: R in all, less (64 + 32) / (2 x 10 x 64) = 7.5 %.
     assert admitted_requests(IDEAL, load(64, waves=10), colocated(32))[0, 0] == 32
-    assert steady.line[0, 0] == pytest.approx((100 + STEPS_AHEAD) * 0.01 * 0.925, rel=1e-4)
-    assert steady.ttft[0, 0] == pytest.approx(steady.line[0, 0] + STEPS_AHEAD * 0.01, rel=1e-4)
+    assert steady.line[0, 0] == pytest.approx((100 + 0.5) * 0.01 * 0.925, rel=1e-4)
+    assert steady.ttft[0, 0] == pytest.approx(steady.line[0, 0] + 0.5 * 0.01, rel=1e-4)
+
+
+def test_a_prompt_waits_for_the_step_formed_ahead_unless_stages_take_turns() -> None:
+    """Half a step in progress, and the next one where it is formed already; half of the share of a pipeline's stage."""
+    ahead, staged = replace(IDEAL, scheduler=Policy(formed_ahead=True)), times(1e-9, 0.04)
+    staged = replace(staged, prompt=replace(staged.prompt, stages=4.0))
+    for policy, engine, wait in (
+        (IDEAL, times(1e-9, 0.04), 0.02),
+        (ahead, times(1e-9, 0.04), 0.06),
+        (ahead, staged, 0.005),
+    ):
+        assert ttft(engine, policy, load(64), colocated()) == pytest.approx(wait, rel=1e-4)
 
 
 def test_of_the_first_wave_each_waits_for_half() -> None:
     """It is one request in ten of a run of ten waves, and none of a median."""
     short, endless = (ttft(times(1e-3, 1.0), IDEAL, load(21, waves=n), colocated()) for n in (10, math.inf))
-    later = endless - STEPS_AHEAD * 1.0 - 1e-3
+    later = endless - 0.5 * 1.0 - 1e-3
     assert 0.0 < later < 5e-3
     assert short - endless == pytest.approx(0.1 * 20 / 2 * 1e-3 - 0.1 * later, rel=1e-3)
 

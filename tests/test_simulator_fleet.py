@@ -106,6 +106,16 @@ def test_a_pulled_request_decodes_in_the_step_after_the_one_that_loads_it() -> N
     assert ends[True] == pytest.approx(ends[False] + 0.015)
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_a_prompt_waits_for_the_step_that_was_formed_before_it_came(first: bool) -> None:
+    """It comes in the middle of a step of 10 ms: 5 ms of that, 10 ms of the next. The first finds an idle engine."""
+    trace = make_trace(np.array([0.0, 0.145]), np.full(2, 100), np.array([50, 3]))
+    for ahead, wait in ((False, 0.005), (True, 0.015)):
+        policy = replace(VLLM_V1, formed_ahead=ahead, exclusive_prefill=first)
+        result = simulate(trace, (SimulatedPool(Role.COLOCATED, FLAT, policy),))
+        assert (result.prompt_start - result.arrival).tolist() == pytest.approx([0.0, wait])
+
+
 def test_pulled_blocks_are_reserved_and_kept_on_the_prefill_side_until_then() -> None:
     """Blocks for one request on either side: the second is pulled when the first has ended, the third computed then."""
     fleet = split(1e-3, decode=Limits(kv_blocks=12), pulls=True)
@@ -253,7 +263,7 @@ def test_a_preempted_request_reads_the_tier_again() -> None:
     trace = replace(paged([0.0, 1.0, 1.9, 2.0], [70, 300, 40, 70], ids), osl=np.array([1, 1, 280, 150]))
     result = simulate(trace, colocated(VLLM_V1, LINEAR, Limits(kv_blocks=22), tier=replace(TIER, tokens=640.0)))
     assert (result.restarts.tolist(), result.tier.tolist()) == ([0, 0, 0, 1], [0, 0, 0, 64])
-    np.testing.assert_allclose(result.finish, [0.070, 1.300, 4.726, 5.237])
+    np.testing.assert_allclose(result.finish, [0.070, 1.300, 4.726, 5.246])
 
 
 def test_a_trace_may_say_how_much_is_read() -> None:

@@ -17,10 +17,11 @@ requests that meet all others again (fitted).
 Later requests come back scattered by their lengths; where roles are apart, the fitted share stands for those who meet.
 Colocated requests of equal length start and end together: where prompts go first the whole wave stays one, and where
 they share steps with decodes each of these carries one of the others. `front` is what a request waits for whatever the
-load: `ServingPolicy.fixed_ttft`. `entry` is `STEPS_AHEAD` decode steps of a busy engine and the wait for the
-scheduler's next look at its queue (`look_wait`), or the wait for others in the step of its prompt (`shared_step`) and
-for the hand-over (`first_token.mean_hand_over`). The line is what waits outside for memory. With a mean C below one,
-the deployment is idle at times and serves a single request at others: N = 1.
+load: `ServingPolicy.fixed_ttft`. `entry` is the steps of a busy engine that end before it takes a prompt in
+(`waits.StepsAhead`) and the wait for the scheduler's next look at its queue (`look_wait`), or the wait for others in
+the step of its prompt (`shared_step`) and for the hand-over (`first_token.mean_hand_over`). The line is what waits
+outside for memory. With a mean C below one, the deployment is idle at times and serves a single request at others:
+N = 1.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from costmodel.kernels import layer_kernels
 from costmodel.step import StepLoad, step_time
 from costmodel.transformer import Transformer
 
-from .waits import step_in_progress
+from .waits import StepsAhead, step_in_progress
 
 ITERATIONS = 40
 """Fixed-point steps, each averaged with the last: the map contracts by a half or better."""
@@ -46,10 +47,6 @@ FULL_SPREAD = 0.2
 """Width of a uniform length distribution, relative to its longest, that dissolves waves: InferenceX's [0.8, 1.0]."""
 MANY_WAVES = 10.0
 """Requests of a benchmark over its concurrency where not stated: the habit of InferenceX and vLLM's benchmarks [1]."""
-STEPS_AHEAD = 1.5
-"""Steps that pass before a busy colocated engine computes a prompt [1]: half of the one in progress, and the next one,
-which is formed already (vLLM's asynchronous scheduling, the overlap schedulers of SGLang and TensorRT-LLM). Theory, not
-fitted. In the prompt's own step its arithmetic hides the reading of weights, which is most of what decodes take."""
 CROWDING = 0.8
 """Figure of `circulating_wait` [1]: fitted to that queue, simulated at 54 loads of 4 to 400 requests and uniform
 lengths; mean error 12 % of the time to the first token, 19 % too short where the server is just busy all the time."""
@@ -235,18 +232,20 @@ def closed_loop(times: EngineTimes, policy: ServingPolicy, load: ClosedLoad, poo
     front = policy.fixed_ttft(pools.apart) + together * wave + (1.0 - together) * prompt.alone
     felt = np.zeros_like(gaps) if pools.apart else prompt.shared / gaps
     stays = together if prefills_first else np.zeros_like(gaps)  # a wave decodes as one, after half of its prompts
-    if not (pools.apart or prefills_first):
-        front = front + STEPS_AHEAD * load.equality * (1.0 - 1.0 / residents) * prompt.alone
+    others = 1.0 - 1.0 / residents
+    carried = 0.0 if prefills_first else load.equality * others * prompt.alone  # of a prompt in each of their steps
     running, queue, delay = residents, np.zeros_like(residents), np.zeros_like(residents)
     for _ in range(ITERATIONS):
         batch = (running + stays * (residents - running)) / pools.decode_workers
         step = times.decode(batch)
         tpot = step / times.tokens_per_step + felt * (1.0 - 0.5 * stays) * batch
-        met = step_in_progress(running / pools.decode_workers * (1.0 - 1.0 / residents))
+        met = step_in_progress(running / pools.decode_workers * others)
         if pools.apart:
             entry = mean_hand_over(met, step, float(policy.scheduler.pulls), pools.transfer) + delay
         else:
-            entry = STEPS_AHEAD * met * step + look_wait(load.looks, step, tpot * times.tokens_per_step)
+            begun = (step + carried) / prompt.stages
+            formed = begun * policy.scheduler.formed_ahead * (prompt.stages == 1.0)
+            entry = StepsAhead(met, begun, formed).mean + look_wait(load.looks, step, tpot * times.tokens_per_step)
         inside = front + queue + entry
         residence = inside + gaps * tpot
         away = residence - queue - prompt.shared

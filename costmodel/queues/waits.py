@@ -6,7 +6,7 @@ bursty arrivals, which `prefill.prompt_wait` reads for an engine, `decode.Seats`
 
     prompts for an engine                   on a grid, as the law has it                `tail_on_grid`
     prompts for a slot, KV for a card       exponential                                 `ExponentialWait`
-    the rest of a step in progress          met at any time with equal chance           `rest_exceeds`
+    steps that end before a prompt's own    one in progress is met at any time          `StepsAhead`
 
 `costmodel.first_token.Ttft` adds them up. To try another tail, such as a lognormal one, change it here.
 
@@ -304,6 +304,28 @@ def step_in_progress(running: FloatArray | float) -> FloatArray:
     return np.asarray(-np.expm1(-np.asarray(running)))
 
 
-def rest_exceeds(slack: FloatArray, step: float) -> FloatArray:
-    """P(rest of a step > slack), met at any time with equal chance; 1 where slack is negative [1]."""
-    return 1.0 - np.clip(slack, 0.0, step) / step if step > 0.0 else np.where(slack < 0.0, 1.0, 0.0)
+@dataclass(frozen=True, slots=True)
+class StepsAhead:
+    """The steps of others that end before an engine takes a prompt in.
+
+    chance: that a prompt meets a step in progress [1], which it does at any time of it; step: its length; formed: that
+    of the next step where it is formed already (`engine.Policy.formed_ahead`), else 0 [s].
+
+    >>> steps = StepsAhead(0.5, 0.02, 0.02)
+    >>> steps.mean, steps.exceeds(np.array([-0.01, 0.01, 0.03, 0.05])).round(3).tolist()
+    (0.015, [1.0, 1.0, 0.5, 0.0])
+    """
+
+    chance: FloatArray | float
+    step: FloatArray | float
+    formed: FloatArray | float = 0.0
+
+    @property
+    def mean(self) -> FloatArray | float:
+        """Over all prompts: chance (step / 2 + formed) [s]."""
+        return self.chance * (0.5 * self.step + self.formed)
+
+    def exceeds(self, slack: FloatArray) -> FloatArray:
+        """P(steps > slack) of those that meet one; 1 where slack is negative [1]."""
+        rest = slack - self.formed
+        return 1.0 - np.clip(rest, 0.0, self.step) / self.step if self.step > 0.0 else np.where(rest < 0.0, 1.0, 0.0)

@@ -207,6 +207,7 @@ def enqueue(w: World, s: int, t: float) -> None:
     """Put slot s into the queue of its engine."""
     slot = w.slots[s]
     lane = w.lanes[slot.lane]
+    slot.came = t
     engine = w.engines[lane.engine]
     fresh = w.chains[engine.waiting].head < 0 or slot.gated == 1
     fresh = fresh and not lane.policy.static and lane.decodes + lane.prompts < lane.seqs
@@ -228,6 +229,8 @@ def notify(w: World, engine: Engine, t: float, fresh: bool) -> None:
         set_event(w, lane, WAKE, t)
     elif fresh and lane.mode == RUN and lane.run > 1:
         steps = steps_by(lane, t)  # the run ends with the first step that ends at or after t
+        if lane.ahead and t > lane.start:  # or with the next, which is formed already
+            steps += 1
         if steps < lane.run:
             lane.run = steps
             set_event(w, lane, STEP_END, lane.start + run_time(lane, steps))

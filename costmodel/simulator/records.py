@@ -89,15 +89,16 @@ class Slot:
 
     request: its index; prompt: tokens to compute before the (next) token: the prompt, after a recompute the output so
     far as well; done: of these, computed or cached; total: prompt and output; chunk: prompt tokens in the running step
-    (-1: not admitted); joined: the lane's decode steps at joining (-1: not decoding); ended: 1 for the padding of a
-    static batch; fresh: 1 while in the lane's list of requests without a decode step yet; last: time of the last token,
-    if not counted lazily; lane: that has the request now; first_lane: that computes its prompt; promise: KV blocks
-    promised to it; held_pages: leading ones that it references in the cache; staged_from, staged: those read from
-    the KV tier; gated: 1 while it is let in to a decode engine but not admitted; reserved: KV blocks that wait for it
-    there.
+    (-1: not admitted); came: when it came to its engine's queue, -1 once preempted [s]; joined: the lane's decode steps
+    at joining (-1: not decoding); ended: 1 for the padding of a static batch; fresh: 1 while in the lane's list of
+    requests without a decode step yet; last: time of the last token, if not counted lazily; lane: that has the request
+    now; first_lane: that computes its prompt; promise: KV blocks promised to it; held_pages: leading ones that it
+    references in the cache; staged_from, staged: those read from the KV tier; gated: 1 while it is let in to a decode
+    engine but not admitted; reserved: KV blocks that wait for it there.
     """
 
     last: float
+    came: float
     request: int
     prompt: int
     done: int
@@ -126,15 +127,16 @@ class Slot:
 class Lane:
     """One micro-batch in flight of an engine, with the engine's policy and limits.
 
-    mode: see IDLE ...; event: its place among the events (0: none); start: of its step; last: end of the last step
-    that advanced the decodes; first_duration, growth: of a run, time of its first step and by how much each
-    later one takes longer; run: decode steps in flight; steps: decode steps so far; decodes, context: requests
-    in a decode step and their tokens; live: of these, not ended (fewer only in static batches); prompts:
-    admitted with unfinished prompt; content: of the step in flight, or of the first one of a run; heap: root
-    of the heap of decodes by last step; running: list (`Chain`) of what runs; depth: of the stack of gaps;
-    gap_joined: pushes during which the stack must not merge entries; gap_at, phase_at: where its part of
-    `World.gaps` and `World.phases` begins; seqs: its share of `max_num_seqs`; hands_over: whether others decode;
-    yields: tokens that the end of a prompt makes, 1 where it decodes too; stages: of its engine.
+    mode: see IDLE ...; event: its place among the events (0: none); start: of its step; formed: when that was formed
+    (`Policy.formed_ahead`); last: end of the last step that advanced the decodes; first_duration, growth: of a run,
+    time of its first step and by how much each later one takes longer; run: decode steps in flight; steps: decode steps
+    so far; decodes, context: requests in a decode step and their tokens; live: of these, not ended (fewer only in
+    static batches); prompts: admitted with unfinished prompt; content: of the step in flight, or of the first one of a
+    run; heap: root of the heap of decodes by last step; running: list (`Chain`) of what runs; depth: of the stack of
+    gaps; gap_joined: pushes during which the stack must not merge entries; gap_at, phase_at: where its part of
+    `World.gaps` and `World.phases` begins; seqs: its share of `max_num_seqs`; hands_over: whether others decode; ahead:
+    whether its steps are formed ahead; yields: tokens that the end of a prompt makes, 1 where it decodes too; stages:
+    of its engine.
     """
 
     index: int
@@ -142,6 +144,7 @@ class Lane:
     mode: int
     event: int
     start: float
+    formed: float
     last: float
     first_duration: float
     growth: float
@@ -164,6 +167,7 @@ class Lane:
     limits: Limits
     seqs: int
     hands_over: bool
+    ahead: bool
     yields: int
     stages: int
 

@@ -41,6 +41,7 @@ from .step_times import Chosen, add_chunk, decode_piece, mixed_time, no_prompts
 @compiled
 def start_step(w: World, lane: Lane, t: float) -> None:
     """Begin the next step of the lane at time t, or leave it idle; lanes of a pipeline wait for the first stage."""
+    note_formed(lane, t)
     lane.mode = IDLE
     engine = w.engines[lane.engine]
     if lane.stages > 1 and w.free_at[engine.stage_at] > t:
@@ -67,6 +68,14 @@ def start_step(w: World, lane: Lane, t: float) -> None:
         begin_run(w, lane, engine, t, preemptions + room)
     elif lane.stages > 1 and preemptions + room > 0:
         wake_stalled(w, engine, t)
+
+
+@compiled
+def note_formed(lane: Lane, t: float) -> None:
+    """A step that begins at t was formed when the last one began, if requests go on from one to the other."""
+    lane.formed = t
+    if lane.ahead and lane.mode in (STEP, RUN) and lane.decodes + lane.prompts > 0:
+        lane.formed = lane.start + (run_time(lane, lane.run - 1) if lane.mode == RUN and lane.run > 1 else 0.0)
 
 
 @compiled
@@ -211,7 +220,7 @@ def fill_prompts(w: World, lane: Lane, engine: Engine, t: float, preemptions: in
     if (preemptions > 0 and not lane.policy.admit_after_preemption) or (lane.policy.static and lane.decodes > 0):
         return chunks
     s = w.chains[engine.waiting].head
-    while s >= 0 and has_slot(w, lane, engine):
+    while s >= 0 and w.slots[s].came <= lane.formed and has_slot(w, lane, engine):
         slot = w.slots[s]
         slot.chunk = admit_prompt(w, lane, engine, s, room, chunks)
         if slot.chunk < 0:
@@ -350,6 +359,7 @@ def preempt(w: World, lane: Lane, engine: Engine, s: int) -> None:
     release_pages(w, engine, slot)
     slot.staged = 0  # what was read from the tier was dropped with the rest
     slot.chunk = -1
+    slot.came = -1.0
     w.requests[slot.request].restarts += 1
     engine.use.preemptions += 1
     queue_front(w, engine, s)
@@ -398,7 +408,9 @@ def begin_run(w: World, lane: Lane, engine: Engine, t: float, preemptions: int) 
     """Begin as many decode steps as are alike: to the first end, the last free block, or the end of the piece."""
     batch, context, steps = lane.decodes, lane.context, 1
     duration, slope, limit = decode_piece(w.models[lane.model], w.tables, batch, context)
-    if w.rules.fast_forward == 1 and lane.stages == 1 and preemptions == 0:
+    waiting = w.chains[w.engines[lane.engine].waiting].head
+    comes = waiting >= 0 and w.slots[waiting].came > lane.formed  # into the next step
+    if w.rules.fast_forward == 1 and lane.stages == 1 and preemptions == 0 and not comes:
         root = w.slots[lane.heap]
         steps = min(root.total - root.offset - lane.steps, (limit - context) // batch + 1)
         if steps > 1 and engine.free < lane.live * blocks_of(lane, steps):

@@ -19,7 +19,7 @@ from costmodel.first_token import Entry, Ttft, card_wait, hand_over_waits, hidde
 from costmodel.metric import METRICS, OWN_FIELDS, Metric, Scope
 from costmodel.prefix_cache import TierReads
 from costmodel.queues.decode import Steps
-from costmodel.queues.waits import step_in_progress
+from costmodel.queues.waits import StepsAhead, step_in_progress
 from optimizer.loads.bisection import fewest_replicas, largest_load
 from optimizer.loads.instance import LINK_UTILIZATION, Instance, Resource
 from optimizer.plans.records import ALIKE, MOST_MORE, QUANTILES, TOLERANCE, ClassLatencies, Quantiles
@@ -408,13 +408,16 @@ def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...
         if state.wait is None or pool.role is Role.DECODE:
             continue
         prompt = state.latency * instance.tables.first_token_of(pool.role, pool.shape)
-        transfer, later, rest = None, np.zeros(1), 0.0
+        transfer, later, met, step, formed = None, np.zeros(1), 0.0, 0.0, 0.0
         if pool.role is Role.PREFILL:
             transfer, later = _handed_over(instance, (pool, state), decodes, next(mixes))
         elif state.steps is not None:
-            rest = state.steps.quiet / float(instance.tables.pipeline[pool.shape])
-        rests = ((1.0 - state.under_way, rest), (state.under_way, state.lane_step))
-        ttft = Ttft(idle_ttft(instance.policy, prompt, transfer), state.wait, rests, later)
+            stages = float(instance.tables.pipeline[pool.shape])
+            met, step = float(step_in_progress(state.running)), state.steps.quiet / stages
+            formed = step if instance.policy.scheduler.formed_ahead and stages == 1.0 else 0.0
+        lanes, under_way = state.lane_step, state.under_way
+        ahead = (StepsAhead((1.0 - under_way) * met, step, formed), StepsAhead(under_way, lanes, formed))
+        ttft = Ttft(idle_ttft(instance.policy, prompt, transfer), state.wait, ahead, later)
         first.append(_FirstToken(pool.route, ttft, instance.flows.missed, state.hit_chance, state.reads))
     return first
 
