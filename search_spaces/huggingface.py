@@ -208,7 +208,10 @@ def _shared_layers(fields: ConfigFields, hidden: int, layers: int, gated: bool) 
     both = fields.optional("attention_hidden_size", low=1) or 2 * hidden
     width = fields.optional("head_dim", low=1) or both // heads
     shared = SoftmaxAttention(hidden, heads, kv_heads, width, width, input_width=both)
-    adapter = (fields.optional("adapter_rank") or 0) * (hidden + (2 if gated else 1) * block.intermediate)
+    adapted = hidden + (2 if gated else 1) * block.intermediate
+    if fields.flag("use_shared_attention_adapter"):  # of queries, keys and values too
+        adapted += 3 * 2 * both
+    adapter = (fields.optional("adapter_rank") or 0) * adapted
     own = FeedForward(hidden, 0, gated=True, adapter=round((hidden**2 + adapter) / (2 * hidden)))
     pairs: list[tuple[Attention, FeedForward]] = []
     kinds = fields.labels("layer_types", ("mamba", "linear_attention", "hybrid"), layers) or ()
@@ -308,13 +311,15 @@ def _dense(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
 
 def _experts(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
     experts, per_token = fields.count("experts"), fields.optional("experts_per_token", low=1)
+    per_token = per_token or fields.optional("usual_experts_per_token")
     if per_token is None:
         raise fields.missing("num_experts_per_tok")
     if per_token > experts:
         raise fields.error(f"'num_experts_per_tok' is {per_token}, but there are {experts} experts")
     width = fields.optional("moe_intermediate_size", low=1)
     if width is None:  # Mixtral's notation: num_local_experts of intermediate_size each
-        if fields.get("num_local_experts") is None and not fields.flag("intermediate_is_experts"):
+        has_own_width = fields.get("num_local_experts") is None or "moe_intermediate_size" in fields.family.section
+        if has_own_width and not fields.flag("intermediate_is_experts"):
             raise fields.missing("moe_intermediate_size")
         width = fields.count("intermediate_size")
     idle = fields.optional("zero_expert_num") or 0  # experts that only pass their input on (LongCat)
@@ -378,8 +383,8 @@ def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
         if fields.get("index_topk_blocks") is None or fields.flag("use_sparse_attention") is False:
             return (False,) * layers
         switches = fields.labels("index_layers", (0, 1), layers)
-        selects = switches or [word == "minimax_m3_sparse" for word in fields.sequence("layer_types", layers) or ()]
-        return tuple(map(bool, selects)) if switches or any(selects) else (True,) * layers
+        words = fields.sequence("layer_types", layers) or ("minimax_m3_sparse",) * layers
+        return tuple(map(bool, switches)) if switches else tuple(word == "minimax_m3_sparse" for word in words)
     words = fields.labels("indexer_types", ("full", "shared"), layers)
     letters = fields.text("index_topk_pattern")
     if words is None and letters is not None:

@@ -306,7 +306,7 @@ def test_experts_for_images_are_stored_and_never_met_by_text() -> None:
     """ERNIE-4.5-VL lists what its two kinds of experts have; each of 7 layers has 4 of either."""
     lists = {"moe_num_experts": [4, 4], "moe_intermediate_size": [32, 8], "moe_layer_start_index": [1, 1]}
     both = parse(LLAMA, lists, model_type="ernie4_5_moe_vl", moe_k=2, moe_layer_end_index=[29, 28])
-    text = parse(LLAMA, EXPERTS, model_type="ernie4_5_moe", moe_num_experts=4, moe_layer_start_index=1)
+    text = parse(LLAMA, EXPERTS, {"moe_num_experts": 4, "moe_num_shared_experts": 0}, model_type="ernie4_5_moe")
     assert both.parameters - text.parameters == 7 * 4 * 3 * 64 * 8
     assert both.active_parameters == text.active_parameters
 
@@ -336,7 +336,8 @@ def test_indexers_that_layers_share() -> None:
     ):
         assert parse(MLA, shared, kinds).layers == ruled.layers
     assert "'index_topk_pattern' must have F or S" in error_of(MLA, shared, index_topk_pattern="FSX")
-    pooled = parse(MLA, sparse, model_type="glm5_next_text", index_kpool=4, qk_rope_head_dim=0)
+    attends = {"layer_types": ["full_attention"] * 8, "qk_rope_head_dim": 0, "index_kpool": 4}
+    pooled = parse(MLA, sparse, attends, model_type="glm5_next_text")
     assert pooled.kv_bytes_per_token("bf16") == 8 * (32 * 2 + (8 + 4) / 4)
     kinds = ["full_attention"] * 2 + ["sliding_attention"] * 6
     windowed = parse(MLA, sparse, layer_types=kinds, sliding_window=16)
