@@ -32,9 +32,12 @@ LARGEST_ERROR = 0.01
 COUNTS = "parameters.csv"
 DEFAULTS = ROOT / "search_spaces" / "hf_defaults.yaml"
 HEADING = """\
-# What the classes of transformers {version} take for fields that a config leaves out, by model_type, under pdplan's names.
-# Written by `python benchmarks/configs_check.py DIR --transformers --write`; what follows from other fields is left out.
+# What the classes of transformers {version} take for fields that a config leaves out, by model_type, under pdplan's
+# names; what follows from other fields is left out. `python benchmarks/configs_check.py DIR --transformers --write`
+# writes this file.
 """
+WIDTH = 84
+"""After which a line of the table breaks at the next field."""
 SCALED = (2, 4, 0.5)
 """Factors of a number whose change shows which other defaults follow from it."""
 
@@ -115,7 +118,7 @@ def independent(config: Any) -> dict[str, Any]:
         for factor in SCALED:
             try:
                 other = saved(type(config)(**{size: int(value * factor)}))
-            except Exception:  # noqa: BLE001, S112 -- the class refuses that size
+            except Exception:  # noqa: BLE001 -- the class refuses that size
                 continue
             kept = {key: default for key, default in kept.items() if key == size or other.get(key) == default}
     blocks = "".join("-" if block == "dense" else "E" for block in saved(config).get("mlp_layer_types") or ())
@@ -135,9 +138,10 @@ def write_defaults(folder: Path) -> None:
     """Writes the defaults of text models that pdplan understands, of the fields that its reader asks for."""
     import transformers
 
-    fields, get = set[str](), ConfigFields.get
-    with patch.object(ConfigFields, "get", lambda self, field: fields.add(field) or get(self, field)):
+    get = ConfigFields.get
+    with patch.object(ConfigFields, "get", autospec=True, side_effect=get) as asked:
         models = {path.name: understood(path) for path in folder.glob("*.json")}
+    fields = {call.args[1] for call in asked.call_args_list}
     lines = [HEADING.format(version=transformers.__version__)]
     kinds = {
         text.model_type: (type(text), models[f"tf__{model_type}.json"])
@@ -145,7 +149,9 @@ def write_defaults(folder: Path) -> None:
         for text in (config, config.get_text_config(decoder=True))
         if text_section(saved(text)) is None
     }
-    aliases = notation()["aliases"]
+    aliases, families = notation()["aliases"], notation()["families"]
+    reader = "".join((ROOT / "search_spaces" / name).read_text("utf-8") for name in ("huggingface.py", "hf_config.py"))
+    fields |= {field for family in families.values() for field in family.fields if f'"{field}"' in reader}
     for model_type, (kind, model) in sorted(kinds.items()):
         if model is None:
             continue
@@ -156,7 +162,7 @@ def write_defaults(folder: Path) -> None:
             for name in reversed(aliases.get(field, (field,)))
             if name in defaults and (field == "hidden_act" or not isinstance(defaults[name], str))
         }
-        lines.append(yaml.safe_dump({model_type: row}, default_flow_style=None, sort_keys=False, width=118))
+        lines.append(yaml.safe_dump({model_type: row}, default_flow_style=None, sort_keys=False, width=WIDTH))
     DEFAULTS.write_text("".join(lines), "utf-8")
 
 

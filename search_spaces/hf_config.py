@@ -123,10 +123,15 @@ class ConfigFields:
             raise self.error(f"config.json gives {pairs}, which must agree")
         if spellings:
             return next(iter(spellings.values()))
-        return None if self.states(field) else self.family.defaults.get(field)  # a written null outweighs the default
+        return (
+            None if self._is_written(field) else self.family.defaults.get(field)
+        )  # a written null outweighs the default
 
-    def states(self, field: str) -> bool:
-        """Whether the config itself has a field, if only to say that there is none."""
+    def lacks(self, field: str) -> bool:
+        """Whether neither the config, if only to say that there is none, nor its family says anything of a field."""
+        return not self._is_written(field) and field not in self.family.defaults
+
+    def _is_written(self, field: str) -> bool:
         return any(name in self.values for name in _spellings(field))
 
     def has(self, field: str) -> bool:
@@ -232,7 +237,10 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
     section = text_section(config)
     values = config if section is None else _shared(config) | config[section]
     if section is not None and config.get(TIED) is not None and values.get(TIED) is not False:
-        values = {**values, TIED: config[TIED]}  # the outer model has the head; classes tie it by default, checkpoints not
+        values = {
+            **values,
+            TIED: config[TIED],
+        }  # the outer model has the head; classes tie it by default, checkpoints not
     family = notation()["families"].get(str(values.get("model_type", config.get("model_type"))), UNKNOWN)
     if section is not None and family.section:
         family = replace(family, defaults={**family.section, **family.defaults})

@@ -252,7 +252,7 @@ def _searched_layers(
 
 def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Whether each layer has routed experts."""
-    if not fields.states("experts") and any(map(fields.has, ("experts_per_token", "moe_intermediate_size"))):
+    if fields.lacks("experts") and any(map(fields.has, ("experts_per_token", "moe_intermediate_size"))):
         raise fields.missing("experts", "it has fields of a mixture of experts")
     if (fields.optional("experts") or 0) <= 1 or fields.flag("is_moe") is False:  # Jamba writes 1 for no mixture
         return (False,) * layers
@@ -356,7 +356,7 @@ def _shared_width(fields: ConfigFields, hidden: int, expert_width: int) -> int:
 def mixers_of(by_layer: Sequence[ConfigFields], hidden: int, kinds: tuple[str, ...]) -> list[Attention]:
     """The mixers of layers of these kinds; by_layer: the fields of each."""
     common, layers = by_layer[0], len(kinds)
-    if not common.states("kv_lora_rank") and common.get("qk_nope_head_dim"):
+    if common.lacks("kv_lora_rank") and common.get("qk_nope_head_dim"):
         raise common.missing("kv_lora_rank", "it has fields of latent attention")
     sources, last = common.sequence("kv_source_layers", layers), common.optional("num_kv_shared_layers") or 0
     every = (common.optional("cla_share_factor", low=1) or 1) if common.flag("use_cla") else 1
@@ -383,8 +383,9 @@ def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
         if fields.get("index_topk_blocks") is None or fields.flag("use_sparse_attention") is False:
             return (False,) * layers
         switches = fields.labels("index_layers", (0, 1), layers)
-        words = fields.sequence("layer_types", layers) or ("minimax_m3_sparse",) * layers
-        return tuple(map(bool, switches)) if switches else tuple(word == "minimax_m3_sparse" for word in words)
+        if switches:
+            return tuple(map(bool, switches))
+        return tuple(word in INDEXED for word in fields.sequence("layer_types", layers) or INDEXED[:1] * layers)
     words = fields.labels("indexer_types", ("full", "shared"), layers)
     letters = fields.text("index_topk_pattern")
     if words is None and letters is not None:
@@ -399,6 +400,8 @@ def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
 
 
 NO_INDEX = {"index_heads": 0, "index_dim": 0}
+INDEXED = ("indexed_attention", "minimax_m3_sparse")
+"""What `layer_types` says of layers whose heads attend what an indexer selects."""
 WINDOWS = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
 """Fields that say how many tokens a layer of a kind attends."""
 
