@@ -1,7 +1,7 @@
 """Fields of a Hugging Face `config.json`, and what they say of the context and of the kind of each layer.
 
 They are read with care: whatever is missing or not understood is named. What families name differently or leave unsaid
-stands in `hf_families.yaml`.
+stands in `hf_families.yaml`, and what their classes take for it in `hf_defaults.yaml`.
 """
 
 from __future__ import annotations
