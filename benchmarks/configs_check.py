@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT))
 from costmodel.errors import ArchitectureError, InputError  # noqa: E402
 from costmodel.transformer import Transformer  # noqa: E402
 from search_spaces.hf_config import ConfigFields, notation, text_section  # noqa: E402
+from search_spaces.huggingface import DRAFT_LAYERS  # noqa: E402
 from search_spaces.models import attention_kind, load_model, reference_count  # noqa: E402
 
 LARGEST_ERROR = 0.01
@@ -152,6 +153,7 @@ def write_defaults(folder: Path) -> None:
     aliases, families = notation()["aliases"], notation()["families"]
     reader = "".join((ROOT / "search_spaces" / name).read_text("utf-8") for name in ("huggingface.py", "hf_config.py"))
     fields |= {field for family in families.values() for field in family.fields if f'"{field}"' in reader}
+    fields -= set(DRAFT_LAYERS)  # which a checkpoint has or not, whatever its class says
     for model_type, (kind, model) in sorted(kinds.items()):
         if model is None:
             continue

@@ -45,7 +45,7 @@ class Family:
             {**self.defaults, **group.get("defaults", {})},
             self.fields.union(group.get("fields", ()), spells, roots),
             {**self.spells, **spells},
-            {**self.section, **group.get("section", {})},
+            self.section,
         )
 
 
@@ -65,7 +65,7 @@ def notation() -> Mapping[str, Any]:
     families: dict[str, Family] = {}
     for name, defaults in shipped_table("search_spaces", "hf_defaults.yaml").items():
         sizes = {field: defaults.pop(field) for field in table["sizes"] if field in defaults}
-        families[name] = UNKNOWN.over({"defaults": defaults, "section": sizes})
+        families[name] = Family(defaults, frozenset(), {}, sizes)
     for group in table["families"]:
         families |= {name: families.get(name, UNKNOWN).over(group) for name in group["names"]}
     everywhere = {*table["understood"], *table["by_layer"], *chain.from_iterable(table["aliases"].values())}

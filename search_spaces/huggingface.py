@@ -34,8 +34,7 @@ MOST_LAYERS = 10_000
 DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Fields with the number of layers that predict further tokens (DeepSeek, Qwen, MiniMax)."""
 GATED_ACTIVATIONS = frozenset({"silu", "swish", "swiglu", "geglu"})
-"""In every published decoder these come with a gate projection; plain GELU does in some families only."""
-PLAIN_ACTIVATIONS = frozenset({"relu", "gelu_new", "gelu_fast"})
+"""In every published decoder these come with a gate projection; ReLU and GELU do in some families only."""
 
 
 def parse_config(
@@ -280,16 +279,14 @@ def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
 
 
 def _has_gate(fields: ConfigFields) -> bool:
-    """Whether the feed-forward has a gate projection."""
+    """Whether the feed-forward has a gate projection; of a class that is not known, its activation may say so."""
     flag, activation = fields.flag("is_gated_act"), fields.text("hidden_act")
-    if flag is not None:
-        return flag
-    if activation is None:
+    if flag is None and activation is None:
         raise fields.missing("hidden_act", "it says whether the feed-forward is gated")
-    if activation.lower() not in GATED_ACTIVATIONS | PLAIN_ACTIVATIONS:
+    if flag is None and str(activation).lower() not in GATED_ACTIVATIONS:
         silent = "does not say whether the feed-forward is gated"
         raise fields.missing("is_gated_act", f"'hidden_act' {shown(activation)} {silent}")
-    return activation.lower() in GATED_ACTIVATIONS
+    return flag is not False
 
 
 def _dense(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
@@ -310,8 +307,8 @@ def _dense(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
 
 
 def _experts(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
-    experts, per_token = fields.count("experts"), fields.optional("experts_per_token", low=1)
-    per_token = per_token or fields.optional("usual_experts_per_token")
+    experts = fields.count("experts")
+    per_token = fields.optional("experts_per_token", low=1) or fields.optional("usual_experts_per_token")
     if per_token is None:
         raise fields.missing("num_experts_per_tok")
     if per_token > experts:
