@@ -37,12 +37,14 @@ from .efficiency import (
 )
 from .engines import NO_CHANGES, EngineChanges, engine_name
 from .fields import FileSection, Reader, Text, choice, count, faults_of, member, number, quantity, sections_of
-from .files import Fault, FaultsError, shipped_table
+from .files import Fault, FaultsError, shipped_table, shipped_text
 from .quantities import Kind, in_base_units
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
 from .serving_error import error_table
-from .sources import read_source
+from .sources import parse_source, read_source
 
+PACKAGE, ACCELERATORS = "costmodel.catalog", "accelerators.yaml"
+"""Where the accelerators of the distribution are."""
 TOP, ENGINES = "accelerators", "engines"
 """The keys of an overlay."""
 LIKE = "like"
@@ -224,12 +226,15 @@ class AcceleratorCatalog:
         change: KernelChange = NO_KERNEL_CHANGE,
     ) -> AcceleratorCatalog:
         """The catalog with one more, or one changed, accelerator; prices: the usual one first."""
-        entry = AcceleratorEntry.model_validate(raw)
+        try:
+            entry = AcceleratorEntry.model_validate(raw)
+        except ValidationError as error:
+            raise FaultsError(*faults_of(error)) from error
         efficiency = self.efficiency
         if relative:  # whose figures serve
             efficiency = replace(efficiency, relatives={**efficiency.relatives, name: relative})
         entries = {**self.entries, name: raw}
-        peaks = {accelerator: entry["tflops"] for accelerator, entry in entries.items()}
+        peaks = {accelerator: entry.get("tflops", {}) for accelerator, entry in entries.items()}
         efficiency = efficiency.changed(name, change, peaks)
         own_peaks = entry.tflops.model_dump(exclude_none=True)
         accelerator = Accelerator(
@@ -296,15 +301,18 @@ def _name_faults(content: Mapping[str, Any], catalog: AcceleratorCatalog) -> Ite
 @cache
 def _shipped_catalog() -> AcceleratorCatalog:
     """The data files of the distribution, read once."""
-    efficiency = parse_efficiency(
-        *(shipped_table("costmodel.catalog", file) for file in ("efficiency.yaml", "in_engine.yaml"))
-    )
-    entries, prices = dict(shipped_table("costmodel.catalog", "accelerators.yaml")["accelerators"]), shipped_prices()
+    efficiency = parse_efficiency(*(shipped_table(PACKAGE, file) for file in ("efficiency.yaml", "in_engine.yaml")))
+    entries, prices = dict(shipped_table(PACKAGE, ACCELERATORS)[TOP]), shipped_prices()
     models = {name: entry.pop("price_like", None) for name, entry in entries.items()}
     catalog = AcceleratorCatalog({}, {}, entries, efficiency)  # all entries at once, as one may borrow from another
     for name, model in models.items():
         own = prices[name] if model is None else (borrowed(prices[model][0], model),)
-        catalog = catalog.with_entry(name, entries[name], own)
+        try:
+            catalog = catalog.with_entry(name, entries[name], own)
+        except FaultsError as error:
+            source, _ = parse_source(shipped_text(PACKAGE, ACCELERATORS), f"{PACKAGE.replace('.', '/')}/{ACCELERATORS}")
+            faults = [replace(fault, path=(TOP, name, *fault.path)) for fault in error.faults]
+            raise InputError(source.render(faults)) from None
     generations = measured_generations(catalog.accelerators.values())
     accelerators = {
         name: replace(item, generation_measured=item.generation in generations)
@@ -359,10 +367,7 @@ def _overlaid(catalog: AcceleratorCatalog, spelling: str, entry: Any, file: str)
         sentence = f"is new and lacks {join_words(lacks)}; state what it lacks, or 'like:' with a similar one"
         hint = f", or did you mean {shown(close)}?" if close else ""
         raise FaultsError(Fault((), f"{sentence}{hint}", on_key=True))
-    try:
-        return catalog.with_entry(name or spelling, full_entry, prices, relative, (figures, file))
-    except ValidationError as error:
-        raise FaultsError(*faults_of(error)) from error
+    return catalog.with_entry(name or spelling, full_entry, prices, relative, (figures, file))
 
 
 def _merged_entry(base: RawEntry, change: RawEntry, file: str, relative: str | None) -> RawEntry:

@@ -120,11 +120,16 @@ def shipped_text(package: str, name: str) -> str:
 
 
 def shipped_table(package: str, name: str) -> Any:
-    """The content of a YAML file of the distribution."""
+    """The content of a YAML file of the distribution; InputError, with the place, where an edit has broken it."""
     import yaml  # as above
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # with libyaml it is ten times as fast
-    return yaml.load(shipped_text(package, name), Loader=loader)  # noqa: S506 (a safe loader; the file is ours)
+    try:
+        return yaml.load(shipped_text(package, name), Loader=loader)  # noqa: S506 (a safe loader; the file is ours)
+    except yaml.MarkedYAMLError as error:
+        mark = error.context_mark or error.problem_mark  # where what is not closed begins, if anything
+        line = "" if mark is None else f":{mark.line + 1}"
+        raise InputError(f"{package.replace('.', '/')}/{name}{line}: {error.problem}") from error
 
 
 def _unreadable(where: str, error: OSError) -> InputError:

@@ -1,7 +1,7 @@
 """Fields of a Hugging Face `config.json`, and what they say of the context and of the kind of each layer.
 
 They are read with care: whatever is missing or not understood is named. What families name differently or leave unsaid
-stands in `hf_families.yaml`.
+stands in `hf_families.yaml`, and what their classes take for it in `hf_defaults.yaml`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .sources import value_at
 
 LARGEST = 10**8
 """No count in any config is larger; a larger one is a typo."""
+TIED = "tie_word_embeddings"
 WAY_OUT = "`pdplan models --from CONFIG -o my-model.yaml` writes what is understood, to be completed"
 
 
@@ -44,7 +45,7 @@ class Family:
             {**self.defaults, **group.get("defaults", {})},
             self.fields.union(group.get("fields", ()), spells, roots),
             {**self.spells, **spells},
-            {**self.section, **group.get("section", {})},
+            self.section,
         )
 
 
@@ -55,11 +56,16 @@ UNKNOWN = Family({}, frozenset(), {}, {})
 def notation() -> Mapping[str, Any]:
     """How families write their configs: `hf_families.yaml`, its patterns compiled and its families by model_type.
 
+    Below what stands there are the defaults of their classes, `hf_defaults.yaml`; those of `sizes` are for sections.
+
     >>> notation()["families"]["gemma2"].defaults["sliding_window_pattern"]
     2
     """
     table = dict(shipped_table("search_spaces", "hf_families.yaml"))
     families: dict[str, Family] = {}
+    for name, defaults in shipped_table("search_spaces", "hf_defaults.yaml").items():
+        sizes = {field: defaults.pop(field) for field in table["sizes"] if field in defaults}
+        families[name] = Family(defaults, frozenset(), {}, sizes)
     for group in table["families"]:
         families |= {name: families.get(name, UNKNOWN).over(group) for name in group["names"]}
     everywhere = {*table["understood"], *table["by_layer"], *chain.from_iterable(table["aliases"].values())}
@@ -117,10 +123,15 @@ class ConfigFields:
             raise self.error(f"config.json gives {pairs}, which must agree")
         if spellings:
             return next(iter(spellings.values()))
-        return None if field in self.values else self.family.defaults.get(field)  # a written null outweighs the default
+        return (
+            None if self._is_written(field) else self.family.defaults.get(field)
+        )  # a written null outweighs the default
 
-    def states(self, field: str) -> bool:
-        """Whether the config itself has a field, if only to say that there is none."""
+    def lacks(self, field: str) -> bool:
+        """Whether neither the config, if only to say that there is none, nor its family says anything of a field."""
+        return not self._is_written(field) and field not in self.family.defaults
+
+    def _is_written(self, field: str) -> bool:
         return any(name in self.values for name in _spellings(field))
 
     def has(self, field: str) -> bool:
@@ -225,8 +236,11 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
     config = without_talker(config)
     section = text_section(config)
     values = config if section is None else _shared(config) | config[section]
-    if section is not None and config.get("tie_word_embeddings") is not None:  # of the outer model, which has the head
-        values = {**values, "tie_word_embeddings": config["tie_word_embeddings"]}
+    if section is not None and config.get(TIED) is not None and values.get(TIED) is not False:
+        values = {
+            **values,
+            TIED: config[TIED],
+        }  # the outer model has the head; classes tie it by default, checkpoints not
     family = notation()["families"].get(str(values.get("model_type", config.get("model_type"))), UNKNOWN)
     if section is not None and family.section:
         family = replace(family, defaults={**family.section, **family.defaults})

@@ -82,7 +82,8 @@ def as_stored(
         _object(quantization.get("quantization")) or quantization
     )  # ModelOpt's own file has its format a level lower
     model = replace(model, cache_quantizer=_cache_quantizer(stated))
-    votes = _votes(_rules(stated), layers, apart, single)
+    rules = _rules(stated)
+    votes = _votes(rules, layers, apart, single)
     formats: dict[Part, WeightFormat] = {}
     mixed: set[tuple[Part, float]] = set()
     for component, weights in votes.items():
@@ -96,6 +97,10 @@ def as_stored(
         (formats[component] for component in (Part.EXPERTS, Part.FEED_FORWARD, Part.ATTENTION) if component in formats),
         None,
     )
+    if main is None and votes and not mixed and any(rule.format != SIXTEEN_BIT for rule in rules):
+        spares = all(rule.targets for rule in rules if rule.format != SIXTEEN_BIT)
+        text = "quantizes modules by names" if spares else "spares all modules"
+        raise ArchitectureError(f"'quantization_config' {text}, of which pdplan finds none in the model")
     if main is None:
         return model
     dtype = main.dtype if main.dtype in DTYPE_BYTES else "int4"  # what has fewer bits is computed with as four
@@ -373,6 +378,8 @@ def _matcher(entries: list[str]) -> Callable[[str], bool]:
     """Whether a module is listed: by its name or one above it, `*` allowed, or by an expression after "re:"."""
     if len(entries) > MOST_PATTERNS:
         raise ArchitectureError(f"'quantization_config' lists {len(entries)} modules, at most {MOST_PATTERNS}")
+    for pattern, usual in notation()["quantization"]["names"].items():
+        entries = [re.sub(pattern, usual, entry) for entry in entries]
     names = (entry.removeprefix("language_model.") for entry in entries if not entry.startswith("re:"))
     names = (re.sub(r"^(model\.language_model|backbone)\.", "model.", name).rstrip(".") for name in names)
     ends = (re.escape(name).replace(r"\*", ".*") + ("" if name.endswith("*") else r"(?:\.|$)") for name in names)

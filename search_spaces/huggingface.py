@@ -34,8 +34,7 @@ MOST_LAYERS = 10_000
 DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Fields with the number of layers that predict further tokens (DeepSeek, Qwen, MiniMax)."""
 GATED_ACTIVATIONS = frozenset({"silu", "swish", "swiglu", "geglu"})
-"""In every published decoder these come with a gate projection; plain GELU does in some families only."""
-PLAIN_ACTIVATIONS = frozenset({"relu", "gelu_new", "gelu_fast"})
+"""In every published decoder these come with a gate projection; ReLU and GELU do in some families only."""
 
 
 def parse_config(
@@ -208,7 +207,10 @@ def _shared_layers(fields: ConfigFields, hidden: int, layers: int, gated: bool) 
     both = fields.optional("attention_hidden_size", low=1) or 2 * hidden
     width = fields.optional("head_dim", low=1) or both // heads
     shared = SoftmaxAttention(hidden, heads, kv_heads, width, width, input_width=both)
-    adapter = (fields.optional("adapter_rank") or 0) * (hidden + (2 if gated else 1) * block.intermediate)
+    adapted = hidden + (2 if gated else 1) * block.intermediate
+    if fields.flag("use_shared_attention_adapter"):  # of queries, keys and values too
+        adapted += 3 * 2 * both
+    adapter = (fields.optional("adapter_rank") or 0) * adapted
     own = FeedForward(hidden, 0, gated=True, adapter=round((hidden**2 + adapter) / (2 * hidden)))
     pairs: list[tuple[Attention, FeedForward]] = []
     kinds = fields.labels("layer_types", ("mamba", "linear_attention", "hybrid"), layers) or ()
@@ -249,7 +251,7 @@ def _searched_layers(
 
 def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Whether each layer has routed experts."""
-    if not fields.states("experts") and any(map(fields.has, ("experts_per_token", "moe_intermediate_size"))):
+    if fields.lacks("experts") and any(map(fields.has, ("experts_per_token", "moe_intermediate_size"))):
         raise fields.missing("experts", "it has fields of a mixture of experts")
     if (fields.optional("experts") or 0) <= 1 or fields.flag("is_moe") is False:  # Jamba writes 1 for no mixture
         return (False,) * layers
@@ -277,16 +279,14 @@ def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
 
 
 def _has_gate(fields: ConfigFields) -> bool:
-    """Whether the feed-forward has a gate projection."""
+    """Whether the feed-forward has a gate projection; of a class that is not known, its activation may say so."""
     flag, activation = fields.flag("is_gated_act"), fields.text("hidden_act")
-    if flag is not None:
-        return flag
-    if activation is None:
+    if flag is None and activation is None:
         raise fields.missing("hidden_act", "it says whether the feed-forward is gated")
-    if activation.lower() not in GATED_ACTIVATIONS | PLAIN_ACTIVATIONS:
+    if flag is None and str(activation).lower() not in GATED_ACTIVATIONS:
         silent = "does not say whether the feed-forward is gated"
         raise fields.missing("is_gated_act", f"'hidden_act' {shown(activation)} {silent}")
-    return activation.lower() in GATED_ACTIVATIONS
+    return flag is not False
 
 
 def _dense(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
@@ -307,14 +307,16 @@ def _dense(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
 
 
 def _experts(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
-    experts, per_token = fields.count("experts"), fields.optional("experts_per_token", low=1)
+    experts = fields.count("experts")
+    per_token = fields.optional("experts_per_token", low=1) or fields.optional("usual_experts_per_token")
     if per_token is None:
         raise fields.missing("num_experts_per_tok")
     if per_token > experts:
         raise fields.error(f"'num_experts_per_tok' is {per_token}, but there are {experts} experts")
     width = fields.optional("moe_intermediate_size", low=1)
     if width is None:  # Mixtral's notation: num_local_experts of intermediate_size each
-        if fields.get("num_local_experts") is None and not fields.flag("intermediate_is_experts"):
+        has_own_width = fields.get("num_local_experts") is None or "moe_intermediate_size" in fields.family.section
+        if has_own_width and not fields.flag("intermediate_is_experts"):
             raise fields.missing("moe_intermediate_size")
         width = fields.count("intermediate_size")
     idle = fields.optional("zero_expert_num") or 0  # experts that only pass their input on (LongCat)
@@ -351,7 +353,7 @@ def _shared_width(fields: ConfigFields, hidden: int, expert_width: int) -> int:
 def mixers_of(by_layer: Sequence[ConfigFields], hidden: int, kinds: tuple[str, ...]) -> list[Attention]:
     """The mixers of layers of these kinds; by_layer: the fields of each."""
     common, layers = by_layer[0], len(kinds)
-    if not common.states("kv_lora_rank") and common.get("qk_nope_head_dim"):
+    if common.lacks("kv_lora_rank") and common.get("qk_nope_head_dim"):
         raise common.missing("kv_lora_rank", "it has fields of latent attention")
     sources, last = common.sequence("kv_source_layers", layers), common.optional("num_kv_shared_layers") or 0
     every = (common.optional("cla_share_factor", low=1) or 1) if common.flag("use_cla") else 1
@@ -378,8 +380,9 @@ def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
         if fields.get("index_topk_blocks") is None or fields.flag("use_sparse_attention") is False:
             return (False,) * layers
         switches = fields.labels("index_layers", (0, 1), layers)
-        selects = switches or [word == "minimax_m3_sparse" for word in fields.sequence("layer_types", layers) or ()]
-        return tuple(map(bool, selects)) if switches or any(selects) else (True,) * layers
+        if switches:
+            return tuple(map(bool, switches))
+        return tuple(word in INDEXED for word in fields.sequence("layer_types", layers) or INDEXED[:1] * layers)
     words = fields.labels("indexer_types", ("full", "shared"), layers)
     letters = fields.text("index_topk_pattern")
     if words is None and letters is not None:
@@ -394,6 +397,8 @@ def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
 
 
 NO_INDEX = {"index_heads": 0, "index_dim": 0}
+INDEXED = ("indexed_attention", "minimax_m3_sparse")
+"""What `layer_types` says of layers whose heads attend what an indexer selects."""
 WINDOWS = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
 """Fields that say how many tokens a layer of a kind attends."""
 

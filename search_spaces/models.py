@@ -15,6 +15,7 @@ Parameters can be counted by transformers too, which builds the model without we
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import warnings
 from collections import Counter
@@ -515,11 +516,13 @@ def _fields_of(shape: Any) -> dict[str, Any]:
 
 
 EXTRA = ("torch", "transformers")
+FLOAT = "__float__"
+"""How transformers writes what JSON has no number for, such as {"__float__": "Infinity"}."""
 AGREEMENT = 0.01
 """Largest difference of two counts that agree [1]."""
 VECTORS = "norms and biases"
 GROUPS = (*(str(part) for part in Part), VECTORS)
-_OTHER_TOWERS = re.compile(r"vision|visual|audio|image|multi_modal|mtp\.")
+_OTHER_TOWERS = re.compile(r"vision|visual|audio|image|projector|multi_modal|mtp\.")
 _TABLES = re.compile(r"embed|lm_head|wte|wpe|embd")
 
 
@@ -554,6 +557,7 @@ def reference_count(config: Mapping[str, Any], where: str) -> tuple[Counter[str]
     if config.get("model_type") not in CONFIG_MAPPING:
         raise ArchitectureError(f"{where}: {name} does not know the model_type {shown(config.get('model_type'))}")
     plain = {key: value for key, value in config.items() if key not in {"quantization_config", "auto_map"}}
+    plain = json.loads(json.dumps(plain), object_hook=lambda item: float(item[FLOAT]) if FLOAT in item else item)
     with warnings.catch_warnings(), torch.device("meta"):
         warnings.simplefilter("ignore")
         try:

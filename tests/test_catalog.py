@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import math
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 from costmodel.accelerator import KERNEL_CLASSES, KernelEfficiency, Origin, PriceBasis
+from costmodel.errors import InputError
 from costmodel.units import GIGA, TERA
+from search_spaces import catalog, files
 from search_spaces.catalog import load_catalog
 from search_spaces.efficiency import parse_efficiency
 from search_spaces.quotes import shipped_quotes
@@ -45,12 +48,26 @@ def test_every_entry_is_complete() -> None:
 
 
 def test_labels_and_spellings_lead_to_one_accelerator_each() -> None:
-    catalog = load_catalog()
-    labels = [found.node_label for found in catalog.accelerators.values() if found.node_label]
+    shipped = load_catalog()
+    labels = [found.node_label for found in shipped.accelerators.values() if found.node_label]
     assert len(set(labels)) == len(labels)
-    for name, found in catalog.accelerators.items():
-        assert catalog.accelerator(name) is found
-        assert catalog.accelerator(found.node_label or name) is found
+    for name, found in shipped.accelerators.items():
+        assert shipped.accelerator(name) is found
+        assert shipped.accelerator(found.node_label or name) is found
+
+
+@pytest.mark.parametrize(
+    ("wrong", "place"),
+    [("memory_gibb: 1", r":\d+:\d+: accelerators\.A100-40\.memory_gibb"), ("memory_gib: [1", r":\d+: did not find")],
+)
+def test_a_slip_in_the_shipped_file_is_named_with_its_line(
+    monkeypatch: pytest.MonkeyPatch, wrong: str, place: str
+) -> None:
+    shipped = files.shipped_text
+    for module in (files, catalog):
+        monkeypatch.setattr(module, "shipped_text", lambda *file: re.sub(r"memory_gib: \S+", wrong, shipped(*file)))
+    with pytest.raises(InputError, match=f"^costmodel/catalog/accelerators.yaml{place}"):
+        catalog._shipped_catalog.__wrapped__()
 
 
 # --- overlays

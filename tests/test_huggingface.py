@@ -292,6 +292,8 @@ def test_forms_that_transformers_saves_anew() -> None:
     nested = {"model_type": "some_vl", "tie_word_embeddings": False, "vision_config": {}}
     assert parse(nested, text_config={**LLAMA, "tie_word_embeddings": True}).layers == parse().layers
     assert parse(nested, text_config={**LLAMA, "tie_word_embeddings": True}).parameters == parse().parameters
+    both = {**nested, "tie_word_embeddings": True}  # classes tie by default, and checkpoints have a head
+    assert parse(both, text_config=LLAMA).parameters == parse().parameters
     talks = {"model_type": "some_omni", "talker_config": LLAMA, "thinker_config": {"text_config": LLAMA, "visual": {}}}
     assert (parse(talks).layers, parse(talks).source) == (parse().layers, "without visual")
     windowed = parse(model_type="mimo_v2_flash", sliding_window=129, sliding_window_size=128, swa_num_attention_heads=8,
@@ -302,11 +304,42 @@ def test_forms_that_transformers_saves_anew() -> None:
     assert "no sliding layers" in error_of(num_sliding_attention_heads=8)
 
 
+COUNTED = yaml.safe_load((Path(__file__).parent / "class_counts.yaml").read_text("utf-8"))
+"""Parameters of classes of transformers 5.24 by their defaults, as it counts them on the meta device [1]."""
+
+
+@pytest.mark.parametrize("model_type", COUNTED)
+def test_a_section_that_says_nothing_is_the_default_of_its_class(model_type: str) -> None:
+    model = parse_config({"model_type": "some_vl", "text_config": {"model_type": model_type}}, "test")
+    assert model.parameters == pytest.approx(COUNTED[model_type], rel=5e-3)
+
+
+def test_what_a_config_leaves_out_is_its_class_default_and_null_is_not() -> None:
+    assert parse(MOE, without="n_shared_experts").layers == parse(MOE).layers
+    assert parse(MOE, n_shared_experts=None).parameters < parse(MOE).parameters
+    assert parse(hidden_act="relu").layers == parse().layers
+    assert "lacks 'kv_lora_rank'" in error_of(MLA, without="kv_lora_rank")
+    window = {"head_dim": 16, "sliding_window": 4096, "without": "use_sliding_window"}
+    assert windows(parse(model_type="qwen3", **window)) == {None: 8}
+    assert windows(parse(model_type="mistral", head_dim=8)) == {4096: 8}
+
+
+def test_adapters_of_shared_attention() -> None:
+    """Zamba2-1.2B: queries, keys and values of each layer have an adapter from the doubled width and back to it."""
+    kinds = ["mamba", "hybrid"] * 4
+    fields = {"mamba_d_state": 8, "mamba_headdim": 16, "n_mamba_heads": 8, "adapter_rank": 4, "num_mem_blocks": 1}
+    plain, adapted = (
+        parse(LLAMA, fields, model_type="zamba2", layers_block_type=kinds, use_shared_attention_adapter=adapts)
+        for adapts in (False, True)
+    )
+    assert adapted.parameters - plain.parameters == 4 * 3 * 2 * (2 * 64) * 4
+
+
 def test_experts_for_images_are_stored_and_never_met_by_text() -> None:
     """ERNIE-4.5-VL lists what its two kinds of experts have; each of 7 layers has 4 of either."""
     lists = {"moe_num_experts": [4, 4], "moe_intermediate_size": [32, 8], "moe_layer_start_index": [1, 1]}
     both = parse(LLAMA, lists, model_type="ernie4_5_moe_vl", moe_k=2, moe_layer_end_index=[29, 28])
-    text = parse(LLAMA, EXPERTS, model_type="ernie4_5_moe", moe_num_experts=4, moe_layer_start_index=1)
+    text = parse(LLAMA, EXPERTS, {"moe_num_experts": 4, "moe_num_shared_experts": 0}, model_type="ernie4_5_moe")
     assert both.parameters - text.parameters == 7 * 4 * 3 * 64 * 8
     assert both.active_parameters == text.active_parameters
 
@@ -336,7 +369,8 @@ def test_indexers_that_layers_share() -> None:
     ):
         assert parse(MLA, shared, kinds).layers == ruled.layers
     assert "'index_topk_pattern' must have F or S" in error_of(MLA, shared, index_topk_pattern="FSX")
-    pooled = parse(MLA, sparse, model_type="glm5_next_text", index_kpool=4, qk_rope_head_dim=0)
+    attends = {"layer_types": ["full_attention"] * 8, "qk_rope_head_dim": 0, "index_kpool": 4}
+    pooled = parse(MLA, sparse, attends, model_type="glm5_next_text")
     assert pooled.kv_bytes_per_token("bf16") == 8 * (32 * 2 + (8 + 4) / 4)
     kinds = ["full_attention"] * 2 + ["sliding_attention"] * 6
     windowed = parse(MLA, sparse, layer_types=kinds, sliding_window=16)
