@@ -161,10 +161,10 @@ def speculation_sentence(plan: Plan) -> str:
         counts = inputs_of(plan, "search").get("speculative_tokens")
         is_searched = plan.pools and plan.status is not Status.STATED and any(counts or ())
         return "Speculative decoding is off: no fleet that drafts tokens was found to cost less." if is_searched else ""
-    stated = inputs_of(plan, "model", "speculation")
-    method, acceptance = clean(stated["method"], 10), stated["acceptance"]
+    speculation = inputs_of(plan, "model", "speculation")
+    method, acceptance = clean(speculation["method"], 10), speculation["acceptance"]
     tokens = tokens_per_step(acceptance, drafted)
-    is_shipped = tuple(acceptance) == shipped_acceptance().get(stated["method"])
+    is_shipped = tuple(acceptance) == shipped_acceptance().get(speculation["method"])
     source = "the catalog (costmodel/catalog/acceptance.yaml); measure your own text" if is_shipped else "your file"
     fact = f"Speculative decoding: a decode step makes {tokens:.2f} tokens of a request. This assumes that "
     fact += f"{percent(acceptance[0])} of the first {method} drafts are accepted, as stated in {source}."

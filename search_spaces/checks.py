@@ -187,9 +187,9 @@ def token_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
 def speculation_faults(sections: Mapping[str, Any]) -> Iterator[Fault]:
     """Tokens are drafted by a stated method, and no limit is on gaps between tokens, which come several at a time."""
     model, search = sections.get("model"), sections.get("search")
-    stated = getattr(search, "speculative_tokens", None)
-    drafted = (model is not None and model.speculation is not None) and (stated is None or max(stated) > 0)
-    if stated and max(stated) > 0 and model is not None and model.speculation is None:
+    depths = getattr(search, "speculative_tokens", None)
+    drafted = (model is not None and model.speculation is not None) and (depths is None or max(depths) > 0)
+    if depths and max(depths) > 0 and model is not None and model.speculation is None:
         yield Fault(("search", "speculative_tokens"), "drafts tokens; state model.speculation, such as {method: mtp}")
     limited = [index for index, slo in enumerate(sections.get("slo", ())) if Metric.ITL_P99 in slo.limits]
     for index in limited if drafted else ():

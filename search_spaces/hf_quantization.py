@@ -78,11 +78,9 @@ def as_stored(
         return model
     if not isinstance(quantization, Mapping):
         raise ArchitectureError(f"'quantization_config' is {shorten(quantization)}, but must be an object")
-    stated = (
-        _object(quantization.get("quantization")) or quantization
-    )  # ModelOpt's own file has its format a level lower
-    model = replace(model, cache_quantizer=_cache_quantizer(stated))
-    rules = _rules(stated)
+    section = _object(quantization.get("quantization")) or quantization  # ModelOpt's file has it a level lower
+    model = replace(model, cache_quantizer=_cache_quantizer(section))
+    rules = _rules(section)
     votes = _votes(rules, layers, apart, single)
     formats: dict[Part, WeightFormat] = {}
     mixed: set[tuple[Part, float]] = set()
@@ -339,9 +337,9 @@ def _torchao(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
             grain = _object(own.get("granularity", own.get("weight_granularity")))
             group = WHOLE_CHANNEL if grain.get("_type") == "PerAxis" else _object(grain.get("_data")).get("group_size")
             torch_dtype = _object(own.get("weight_dtype")).get("_data", own.get("weight_dtype"))
-            stated = notation()["quantization"]["torch"].get(str(torch_dtype).removeprefix("torch."))
+            dtype = notation()["quantization"]["torch"].get(str(torch_dtype).removeprefix("torch."))
             word = str(kind_name).replace("_", "").lower().removesuffix("config") if kind_name else kind_name
-            dtype = stated or _format_of("quant_type", word, "torchao")
+            dtype = dtype or _format_of("quant_type", word, "torchao")
             yield dtype, {"_type": kind_name, "group_size": own.get("group_size", group)}, targets
 
 

@@ -62,12 +62,12 @@ class Lever:
     def apply(self, inputs: Inputs, key: str, value: Any) -> None:
         """Change the inputs; key: of the lever, with a name after its dot where the example has one."""
         head, _, name = key.partition(".")
-        stated = self.example.partition("=")[0]
-        if name and not self.classes and "." not in stated:
+        lever = self.example.partition("=")[0]
+        if name and not self.classes and "." not in lever:
             raise InputError(f"{head} stands alone, but {shown(name)} follows it")
-        if "." in stated and not name:
+        if "." in lever and not name:
             noun = "months" if head == "growth" else "accelerator"
-            raise InputError(f"name the {noun}, such as {stated}={value}")
+            raise InputError(f"name the {noun}, such as {lever}={value}")
         if not self.path:
             SETTERS[head](inputs, head, name, value)
             return

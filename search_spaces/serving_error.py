@@ -64,8 +64,8 @@ class Stratum:
         ('colocated/vllm/dense/hopper', 'colocated/vllm/dense')
         """
         pieces = [str(getattr(self, name)) for name in ORDER[quantity]]
-        stated = pieces.index("") if "" in pieces else len(pieces)
-        return (*("/".join(pieces[:count]) for count in range(stated, 0, -1)), "all")
+        filled = pieces.index("") if "" in pieces else len(pieces)
+        return (*("/".join(pieces[:count]) for count in range(filled, 0, -1)), "all")
 
 
 @dataclass(frozen=True, slots=True)

@@ -502,20 +502,20 @@ class _Mean:
     @cached_property
     def queue(self) -> tuple[PromptWait, FloatArray, tuple[float, float]]:
         """Wait of prompts, their latency once started (flows,) [s], and `lane_step` and `under_way` of `PoolState`."""
-        engines, mixed, stages, ranks = self.engines, self.mixed, self.engines.stages, self.engines.ranks
+        engines, steps, stages, ranks = self.engines, self.mixed, self.engines.stages, self.engines.ranks
         if ranks > 1.0:  # where prompts wait, there is one on every lane
-            mixed = _mixed(engines, self.running, self.attention, 1.0)
-        service, full = mixed.turns(self.reads, stages)[1], (mixed.full + self.reads) / stages
-        shared = np.minimum(engines.flows.new_tokens / mixed.room * full, service)
+            steps = _mixed(engines, self.running, self.attention, 1.0)
+        service, full = steps.turns(self.reads, stages)[1], (steps.full + self.reads) / stages
+        shared = np.minimum(engines.flows.new_tokens / steps.room * full, service)
         scv = engines.flows.arrival_scv
         wait = prompt_wait(Prompts(engines.rate, service, shared, full, engines.servers, scv, stages))
         if ranks == 1.0:
-            return wait, mixed.turns(self.reads, stages)[0], (0.0, 0.0)
+            return wait, steps.turns(self.reads, stages)[0], (0.0, 0.0)
         busy = busy_beside(self.busy, scv, engines.servers)
-        mixed = _mixed(engines, self.running, self.attention, busy)
-        step = (mixed.turn + self.reads) / stages
-        lanes = lockstep(step, mixed.count, engines.per_engine, lanes=ranks, busy=busy)
-        return wait, mixed.turns(self.reads, stages)[0] + lanes.excess, (lanes.step, any_busy(busy, ranks))
+        steps = _mixed(engines, self.running, self.attention, busy)
+        step = (steps.turn + self.reads) / stages
+        lanes = lockstep(step, steps.count, engines.per_engine, lanes=ranks, busy=busy)
+        return wait, steps.turns(self.reads, stages)[0] + lanes.excess, (lanes.step, any_busy(busy, ranks))
 
     @cached_property
     def mixed_engine(self) -> MixedEngine:
@@ -560,13 +560,13 @@ def _mean_engine(engines: _Engines) -> _Mean | None:
     read_share, most, tokens = float(work @ engines.slope), float(engines.tables.seqs[-1]), float(work.sum())
     running, busy, attention = 1.0, 0.0, 0.0
     for _ in range(MOST_ROUNDS):
-        mixed = _mixed(engines, running, attention, busy)
-        free = 1.0 - float(per_engine @ mixed.extra) - read_share
+        steps = _mixed(engines, running, attention, busy)
+        free = 1.0 - float(per_engine @ steps.extra) - read_share
         if free <= 0.0:
             return None
-        step, before = mixed.base / free, (running, busy)
+        step, before = steps.base / free, (running, busy)
         attention = step * read_share
-        latency, service = mixed.turns(mixed.carried * attention, stages)
+        latency, service = steps.turns(steps.carried * attention, stages)
         busy = float(per_engine @ service) / ranks
         running = step * tokens + float(per_engine @ latency)
         if abs(running - before[0]) <= SETTLED * running and abs(busy - before[1]) <= SETTLED * busy:
@@ -575,7 +575,7 @@ def _mean_engine(engines: _Engines) -> _Mean | None:
             return None
     else:
         return None
-    return _Mean(engines, mixed, running, busy, attention, step)
+    return _Mean(engines, steps, running, busy, attention, step)
 
 
 def _mixed(engines: _Engines, running: float, attention: float, busy: float) -> MixedSteps:

@@ -202,8 +202,8 @@ def _run(latencies: tuple[Quantiles, Quantiles], demand: PlannedWorkload, slo: S
 
 def _run_verdict(plan_rate: float, slo: Slo, run: MeasuredRun) -> dict[str, Any]:
     """Whether a run met the SLO, which a request that failed did not."""
-    stated = [slo.limits.get(metric) for metric in SHOWN_ALWAYS]
-    limits = dict(zip(("TTFT", "TPOT", "e2e"), zip(stated, (run.ttft, run.tpot, run.e2e), strict=True), strict=True))
+    ceilings = [slo.limits.get(metric) for metric in SHOWN_ALWAYS]
+    limits = dict(zip(("TTFT", "TPOT", "e2e"), zip(ceilings, (run.ttft, run.tpot, run.e2e), strict=True), strict=True))
     shares = [
         within(name, limit, *latency.share_within(limit))
         for name, (limit, latency) in limits.items()

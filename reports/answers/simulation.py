@@ -142,8 +142,8 @@ def _labels(simulation: Simulated) -> list[str]:
 
 def _metrics(simulation: Simulated) -> list[Metric]:
     """TTFT, TPOT and every other metric that some class limits."""
-    stated = {metric for slo in simulation.instance.problem.slos for metric in slo.limits}
-    return [metric for metric in Metric if metric in {*OWN_FIELDS, *stated}]
+    limited_metrics = {metric for slo in simulation.instance.problem.slos for metric in slo.limits}
+    return [metric for metric in Metric if metric in {*OWN_FIELDS, *limited_metrics}]
 
 
 def _class_rows(simulation: Simulated, number: int, metrics: Sequence[Metric]) -> list[list[str]]:

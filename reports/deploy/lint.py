@@ -396,9 +396,9 @@ def routers_pass_over_the_dead(deployment: Deployment, fleet: Started) -> Iterat
             if words[:1] == ["server"] and words[3:] != checks:
                 yield f"{GATEWAY_FILE}: {words[1]} is not checked as `{' '.join(checks)}`"
     elif not deployment.target.pods and deployment.engine in fact("router"):
-        stated = fleet.router_words
+        router_flags = fleet.router_words
         for name, value in health_flags().items():
-            file_value = stated.get(name, "not stated")
+            file_value = router_flags.get(name, "not stated")
             if file_value != value:
                 yield f"{ROUTER_FILE}: {name} is {file_value}, not {value}, so a replica that is down gets requests"
 
