@@ -245,8 +245,9 @@ class Policy:
     pulls: a decode engine admits a handed-over request at the begin of a step, when it has a sequence and the blocks
         for it, loads its KV meanwhile, and decodes it in the first step that begins after that; until then the KV stays
         on the prefill side. Otherwise the prefill engine sends the KV as soon as it is computed.
-    formed_ahead: the next step is formed when one begins, so a prompt that comes meanwhile waits for both, where
-        requests go on from one to the other (`queues.waits.StepsAhead`); not in a pipeline, whose lanes take turns.
+    formed_ahead: a colocated engine forms the next step when one begins. If requests go on from one to the other, a
+        prompt that comes meanwhile waits for both (`queues.waits.StepsAhead`). A pipeline, whose lanes take turns,
+        does not; nor is it counted where roles are apart, as measured runs do not show it.
     random_lanes: a prefill engine deals prompts to its data-parallel ranks at random, unless it is told otherwise;
         else it keeps them even. Deployment files tell it so, so the simulator keeps them even always; measured runs
         kept the default, which `queues.steady_state` knows.
@@ -268,7 +269,7 @@ VLLM_V1: Final = Policy(whole_prompt_blocks=False, admit_after_preemption=False,
 """vLLM since 2025: one token budget, running requests first, prompts in chunks, blocks as they are needed. A request
 that is handed over gets its blocks at one step, but no tokens of it (WAITING_FOR_REMOTE_KVS in
 vllm/v1/core/sched/scheduler.py); the connector reads its KV meanwhile and says at the end of a step what has come,
-which the next step schedules. A batch is scheduled while the one before runs (`step_with_batch_queue` in
+which the next step schedules. The next batch is scheduled while one runs (`step_with_batch_queue` in
 vllm/v1/engine/core.py)."""
 SGLANG: Final = Policy(exclusive_prefill=True, reserve_output=0.3, formed_ahead=True, random_lanes=True)
 """SGLang: prompt batches (chunked) before decodes; admission keeps room for part of the output. Its estimate of that
@@ -276,8 +277,8 @@ part starts at 0.7 and decays while nothing is preempted; 0.3 is assumed. The de
 before the prompt is computed, the prefill engine writes there, and what has come joins the next decode batch
 (DecodePreallocQueue and get_new_prebuilt_batch in sglang/srt/disaggregation/decode.py). The rank that computes a prompt
 is its room number, drawn at random, modulo the ranks (`--load-balance-method follow_bootstrap_room`, the default of
-prefill engines: sgl-project/sglang, pull requests 15617 and 16110). A batch is launched before the results of the last
-one are read, and so are requests (`event_loop_overlap` in scheduler.py)."""
+prefill engines: sgl-project/sglang, pull requests 15617 and 16110). It takes requests in and launches a batch
+before it reads the results of the last one (`event_loop_overlap` in scheduler.py)."""
 TRTLLM: Final = Policy(reserve_output=1.0, pulls=True, formed_ahead=True)
 """TensorRT-LLM's in-flight batching with guaranteed no eviction: blocks for the whole output exist at admission.
 Running requests take their tokens of a step first, prompts what is left, cut where it ends (`enable_chunked_prefill`;

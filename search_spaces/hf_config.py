@@ -29,7 +29,7 @@ WAY_OUT = "`pdplan models --from CONFIG -o my-model.yaml` writes what is underst
 class Family:
     """Defaults that configs of a model_type leave unstated, fields that only they have, and their names for others.
 
-    section: what they leave unsaid besides where they are nested in another model's config.
+    section: sizes of the class, which stand for those that a section of another model's config leaves out.
     """
 
     defaults: Mapping[str, Any]
@@ -56,7 +56,8 @@ UNKNOWN = Family({}, frozenset(), {}, {})
 def notation() -> Mapping[str, Any]:
     """How families write their configs: `hf_families.yaml`, its patterns compiled and its families by model_type.
 
-    Below what stands there are the defaults of their classes, `hf_defaults.yaml`; those of `sizes` are for sections.
+    What stands there outweighs the defaults of a family's class (`hf_defaults.yaml`). Of these, the fields of `sizes`
+    count only where the config is a section of another one.
 
     >>> notation()["families"]["gemma2"].defaults["sliding_window_pattern"]
     2
@@ -123,12 +124,11 @@ class ConfigFields:
             raise self.error(f"config.json gives {pairs}, which must agree")
         if spellings:
             return next(iter(spellings.values()))
-        return (
-            None if self._is_written(field) else self.family.defaults.get(field)
-        )  # a written null outweighs the default
+        is_null = self._is_written(field)  # which outweighs the default
+        return None if is_null else self.family.defaults.get(field)
 
     def lacks(self, field: str) -> bool:
-        """Whether neither the config, if only to say that there is none, nor its family says anything of a field."""
+        """Whether the config does not have a field, not even as null, and its family has no default for it."""
         return not self._is_written(field) and field not in self.family.defaults
 
     def _is_written(self, field: str) -> bool:
@@ -237,10 +237,8 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
     section = text_section(config)
     values = config if section is None else _shared(config) | config[section]
     if section is not None and config.get(TIED) is not None and values.get(TIED) is not False:
-        values = {
-            **values,
-            TIED: config[TIED],
-        }  # the outer model has the head; classes tie it by default, checkpoints not
+        # The outer model has the head. Its class may tie it by default where the checkpoint's section says it does not.
+        values = {**values, TIED: config[TIED]}
     family = notation()["families"].get(str(values.get("model_type", config.get("model_type"))), UNKNOWN)
     if section is not None and family.section:
         family = replace(family, defaults={**family.section, **family.defaults})

@@ -96,9 +96,10 @@ def as_stored(
         None,
     )
     if main is None and votes and not mixed and any(rule.format != SIXTEEN_BIT for rule in rules):
-        spares = all(rule.targets for rule in rules if rule.format != SIXTEEN_BIT)
-        text = "quantizes modules by names" if spares else "spares all modules"
-        raise ArchitectureError(f"'quantization_config' {text}, of which pdplan finds none in the model")
+        is_by_name = all(rule.targets for rule in rules if rule.format != SIXTEEN_BIT)
+        by_name = "quantizes modules by names, of which pdplan finds none in the model"
+        text = by_name if is_by_name else "quantizes the model, but leaves each of its modules at 16 bit"
+        raise ArchitectureError(f"'quantization_config' {text}")
     if main is None:
         return model
     dtype = main.dtype if main.dtype in DTYPE_BYTES else "int4"  # what has fewer bits is computed with as four

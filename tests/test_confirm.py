@@ -18,9 +18,12 @@ from optimizer.fleets.build_plan import binding
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import pool_state
+from optimizer.loads.effort import Brake, Effort, Level
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Binding
 from optimizer.plans.records import Outcome, Simulation
+from optimizer.recommend.optimize import judged_rivals
+from optimizer.recommend.search import Rival
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import (
     Bench,
@@ -39,6 +42,7 @@ from optimizer.verification.bench import (
 from optimizer.verification.demand import simulated_trace
 from optimizer.verification.judge import MOST_RUNS, Judgement, Run, judge_runs, simulated_fleet
 from optimizer.verification.record import with_simulated_headroom
+from optimizer.verification.verify import Loop
 from tests.optimizer_cases import instance_of, judged_class, problem, slo, workload
 from tests.small_fleets import apart, pool, small
 
@@ -103,6 +107,22 @@ def test_confirmations_of_fleets_that_cost_no_more_count_and_all_together_let_on
     chances = [benches.LOOKS * benches.tail_of(number) for number in range(1, 10_000)]
     assert sum(chances) == pytest.approx(TAIL, rel=1e-3)
     assert chances == sorted(chances, reverse=True)
+
+
+@pytest.mark.parametrize(("level", "runs"), [(Level.STANDARD, 2), (Level.THOROUGH, 4)])
+def test_alternatives_are_confirmed_by_as_many_runs_as_the_plan_which_they_may_become(
+    monkeypatch: pytest.MonkeyPatch, level: Level, runs: int
+) -> None:
+    instance, fleet = marginal(0.9)
+    winner = Verdict(fleet, 10.0, judgement(0.95, 0.92, 1.0), True, confirmation=3)
+    bench = Bench(instance, 1, 2000)
+    bench.verdicts[fleet_key(fleet)] = winner
+    rival = Rival((fleet,), SimpleNamespace(allows=lambda other: other is not fleet, usable=None))
+    result = SimpleNamespace(rivals=[Rival((fleet,)), rival], best=[fleet.resized([2])])
+    confirmations = []
+    monkeypatch.setattr(Loop, "confirmed", lambda _, effort, first: confirmations.append((effort.runs, first)))
+    list(judged_rivals(result, bench, winner, Effort(level, Brake())))
+    assert confirmations == [(runs, 4)]
 
 
 # --- fleets whose memory is critical: those that do not come out of a crowd are not said to hold

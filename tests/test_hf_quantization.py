@@ -112,11 +112,14 @@ def test_fewer_bits_than_any_unit_computes_are_stored_so(quantization: dict[str,
     ).weight_bytes("int4")
 
 
-def test_names_of_modules_that_the_model_lacks_are_refused() -> None:
+def test_formats_that_reach_no_module_are_refused() -> None:
     groups = {"g": {"targets": ["re:.*transformer.h.*"], "weights": weights(4, "int", 128)}}
     config = {**MOE, "quantization_config": {"quant_method": "compressed-tensors", "config_groups": groups}}
     with pytest.raises(ArchitectureError, match="quantizes modules by names, of which pdplan finds none in the model"):
         parse_config(config, "test")
+    spared = {**MOE, "quantization_config": {"quant_method": "fp8", "modules_to_not_convert": ["model"]}}
+    with pytest.raises(ArchitectureError, match="quantizes the model, but leaves each of its modules at 16 bit"):
+        parse_config(spared, "test")
 
 
 def test_a_method_reads_its_own_word_and_no_other() -> None:

@@ -17,11 +17,11 @@ requests that meet all others again (fitted).
 Later requests come back scattered by their lengths; where roles are apart, the fitted share stands for those who meet.
 Colocated requests of equal length start and end together: where prompts go first the whole wave stays one, and where
 they share steps with decodes each of these carries one of the others. `front` is what a request waits for whatever the
-load: `ServingPolicy.fixed_ttft`. `entry` is the steps of a busy engine that end before it takes a prompt in
-(`waits.StepsAhead`) and the wait for the scheduler's next look at its queue (`look_wait`), or the wait for others in
-the step of its prompt (`shared_step`) and for the hand-over (`first_token.mean_hand_over`). The line is what waits
-outside for memory. With a mean C below one, the deployment is idle at times and serves a single request at others:
-N = 1.
+load: `ServingPolicy.fixed_ttft`. `entry` of a colocated engine is the steps that end before it takes a prompt in
+(`waits.StepsAhead`) and the wait for the scheduler's next look at its queue (`look_wait`); where roles are apart, it is
+the wait for others in the step of a prompt (`shared_step`) and for the hand-over (`first_token.mean_hand_over`). The
+line is what waits outside for memory. With a mean C below one, the deployment is idle at times and serves a single
+request at others: N = 1.
 """
 
 from __future__ import annotations

@@ -415,8 +415,10 @@ def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...
             stages = float(instance.tables.pipeline[pool.shape])
             met, step = float(step_in_progress(state.running)), state.steps.quiet / stages
             formed = step if instance.policy.scheduler.formed_ahead and stages == 1.0 else 0.0
-        lanes, under_way = state.lane_step, state.under_way
-        ahead = (StepsAhead((1.0 - under_way) * met, step, formed), StepsAhead(under_way, lanes, formed))
+        ahead = (
+            StepsAhead((1.0 - state.under_way) * met, step, formed),
+            StepsAhead(state.under_way, state.lane_step, formed),
+        )
         ttft = Ttft(idle_ttft(instance.policy, prompt, transfer), state.wait, ahead, later)
         first.append(_FirstToken(pool.route, ttft, instance.flows.missed, state.hit_chance, state.reads))
     return first

@@ -328,8 +328,8 @@ def plan_below_floor(problem: Problem) -> Plan:
 def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: Effort) -> Iterator[Rival]:
     """The rivals of the winner; those whose restriction excludes it have the result of their own search.
 
-    A search under a restriction may find a cheaper fleet that the free search missed. So it goes on with the number of
-    confirmations, and is as strict as if the free search had found it.
+    A search under a restriction may find a cheaper fleet that the free search missed, and that becomes the plan. So its
+    confirmations go on counting and have as many runs: they are as strict as if the free search had found it.
     """
     for rival in result.rivals[1:]:
         restriction = rival.restriction
@@ -339,7 +339,8 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
         fleets = [fleet for fleet in (*result.best, *rival.fleets) if restriction.allows(fleet)]
         fleets = fleets or nearly_by_formula(bench.instance, bench.late, restriction.usable)
         first = bench.confirmation_after(winner.cost)
-        search = Loop(bench, fleets, restriction.allows).confirmed(effort.inner, first)
+        inner = replace(effort.inner, level=effort.level)
+        search = Loop(bench, fleets, restriction.allows).confirmed(inner, first)
         yield replace(rival, search=search)
 
 

@@ -321,7 +321,7 @@ class Bench:
         return None
 
     def confirmation_after(self, cost: float = math.inf) -> int:
-        """Number of the next confirmation: one more than of any fleet that costs no more than `cost` [$/h].
+        """Number of the next confirmation: one above the highest of the fleets that cost no more than `cost` [$/h].
 
         Those of dearer fleets do not count, as none of them can become the plan.
         """

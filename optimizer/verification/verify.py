@@ -131,10 +131,10 @@ class Loop:
         return self.best
 
     def confirmed(self, effort: Effort, first: int = 1) -> SearchResult:
-        """The cheapest fleet that fresh requests confirm, of at most CONFIRMATIONS that hold; first: their number.
+        """The cheapest fleet that fresh requests confirm, of at most CONFIRMATIONS that hold.
 
         A fleet that fresh requests refute counts as a miss, and the search goes on. When the time is up, no more fleets
-        are confirmed.
+        are confirmed. first: number of the first confirmation.
         """
         self.on_held = effort.on_held
         for number in range(first, first + CONFIRMATIONS):

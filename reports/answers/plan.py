@@ -182,7 +182,7 @@ def _tiles(plan: Plan) -> Facts:
     per_token, served = plan.usd_per_million_output_tokens, served_rate(plan)
     if plan.status is Status.STATED and slos.missed_classes(plan):
         per_token, served = _price_served(plan)
-    rate_words = f"per million output tokens at {rate(served)}"
+    rate_words = f"per million output tokens{f' at {rate(served)}' if served > 0.0 else ''}"
     return (
         (hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
         (money(per_token), "; ".join(said(rate_words, verdict.day_price_words(plan)))),
@@ -460,7 +460,7 @@ def _price_sentence(evaluation: FleetEvaluation) -> str:
 def _price_served(plan: Plan) -> tuple[float | None, float]:
     """$ per million output tokens of a stated fleet at the highest rate within its SLOs, and that rate [1/s].
 
-    It is no more than the demand; at none there is no price.
+    The rate is the demand at most. Where it is 0 or not known, it is given as 0, and there is no price.
     """
     per_token, goodput = plan.usd_per_million_output_tokens, plan.goodput_rps
     served = min(goodput, plan.demand_rps) if is_number(goodput) else 0.0

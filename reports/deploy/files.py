@@ -348,8 +348,8 @@ RESULTS: Final = "benchmark/"
 """Folder in which the benchmark leaves its results."""
 SHOWN: Final = 80
 """Characters of a value that a sentence shows."""
-CLUSTERS: Final = frozenset(("labels", "storageClassName"))
-"""Keys that a cluster asks for where the plan has none; they change nothing of what engines do."""
+CLUSTER_KEYS: Final = frozenset(("labels", "storageClassName"))
+"""Keys that a user may add where the plan has none, as a cluster may ask for them; engines run alike."""
 BEFORE: Final = 20
 """Characters before the place where two long texts part that are shown too."""
 
@@ -397,7 +397,7 @@ def _between_documents(path: str, plan_documents: list[Any], present: list[Any])
 def _between(place: str, plan_value: Any, present: Any) -> Iterator[str]:
     if isinstance(plan_value, dict) and isinstance(present, dict):
         yield from (f"{place}: {_shown(key)} is missing" for key in plan_value if key not in present)
-        strange_keys = [key for key in present if key not in plan_value and key not in CLUSTERS]
+        strange_keys = [key for key in present if key not in plan_value and key not in CLUSTER_KEYS]
         yield from (f"{place}: {_shown(key)} does not belong there" for key in strange_keys)
         for key in [key for key in plan_value if key in present]:
             yield from _between(f"{place}: {key}", plan_value[key], present[key])
