@@ -96,17 +96,36 @@ def test_the_runs_of_a_confirmation_are_doubled_while_it_is_left_between() -> No
     assert max(runs) > 2
 
 
-def test_confirmations_of_fleets_that_cost_no_more_count_and_all_together_let_one_miss_in_forty_pass() -> None:
+def test_confirmations_of_cheaper_fleets_count_and_all_together_let_one_miss_in_forty_pass() -> None:
     instance, fleet = marginal(0.9)
     sure, bench = judgement(0.95, 0.92, 1.0), Bench(instance, 1, 2000)
-    for number, cost in enumerate((10.0, 20.0, 30.0)):
-        key = fleet_key(fleet.resized([number + 1]))
-        bench.verdicts[key] = Verdict(fleet, cost, sure, number != 0, confirmation=number + 1)
-    assert [bench.confirmation_after(cost) for cost in (5.0, 10.0, 29.0)] == [1, 2, 3]
-    assert bench.confirmation_after() == 4
+    verdicts = [Verdict(fleet, cost, sure, True, confirmation=number) for cost, number in ((10, 4), (20, 2), (20, 3))]
+    bench.verdicts.update({fleet_key(fleet.resized([count])): verdict for count, verdict in enumerate(verdicts)})
+    assert [bench.confirmation_after(verdict) for verdict in verdicts] == [5, 5, 5]
+    bench.verdicts.pop(fleet_key(fleet.resized([0])))
+    assert [bench.confirmation_after(verdict) for verdict in verdicts] == [5, 3, 4]
     chances = [benches.LOOKS * benches.tail_of(number) for number in range(1, 10_000)]
     assert sum(chances) == pytest.approx(TAIL, rel=1e-3)
     assert chances == sorted(chances, reverse=True)
+
+
+def test_a_fleet_that_another_search_confirmed_is_not_confirmed_again() -> None:
+    instance, fleet = marginal(TRUTH - 0.02)
+    bench = Bench(instance, 1, run_length(instance, 1.0))
+    effort = Effort(Level.STANDARD, Brake())
+    first = Loop(bench, [fleet]).confirmed(effort).winner
+    assert first is not None
+    assert Loop(bench, [fleet]).confirmed(effort, first).winner is first
+
+
+def test_only_what_costs_less_than_the_plan_is_confirmed_after_it() -> None:
+    instance, fleet = marginal(TRUTH - 0.02)
+    for cost, number in ((1.0, 1), (1e6, 5)):
+        bench = Bench(instance, 1, run_length(instance, 1.0))
+        plan = Verdict(fleet.resized([3]), cost, judgement(0.95, 0.92, 1.0), True, confirmation=4)
+        winner = Loop(bench, [fleet]).confirmed(Effort(Level.STANDARD, Brake()), plan).winner
+        assert winner is not None
+        assert winner.confirmation == number
 
 
 @pytest.mark.parametrize(("level", "runs"), [(Level.STANDARD, 2), (Level.THOROUGH, 4)])
@@ -120,9 +139,9 @@ def test_alternatives_are_confirmed_by_as_many_runs_as_the_plan_which_they_may_b
     rival = Rival((fleet,), SimpleNamespace(allows=lambda other: other is not fleet, usable=None))
     result = SimpleNamespace(rivals=[Rival((fleet,)), rival], best=[fleet.resized([2])])
     confirmations = []
-    monkeypatch.setattr(Loop, "confirmed", lambda _, effort, first: confirmations.append((effort.runs, first)))
+    monkeypatch.setattr(Loop, "confirmed", lambda _, effort, plan: confirmations.append((effort.runs, plan)))
     list(judged_rivals(result, bench, winner, Effort(level, Brake())))
-    assert confirmations == [(runs, 4)]
+    assert confirmations == [(runs, winner)]
 
 
 # --- fleets whose memory is critical: those that do not come out of a crowd are not said to hold

@@ -328,8 +328,8 @@ def plan_below_floor(problem: Problem) -> Plan:
 def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: Effort) -> Iterator[Rival]:
     """The rivals of the winner; those whose restriction excludes it have the result of their own search.
 
-    A search under a restriction may find a cheaper fleet that the free search missed, and that becomes the plan. So its
-    confirmations go on counting and have as many runs: they are as strict as if the free search had found it.
+    A search under a restriction may find a cheaper fleet that the free search missed, and that becomes the plan. So it
+    is confirmed as if the free search had found it: the count goes on, and there are as many runs.
     """
     for rival in result.rivals[1:]:
         restriction = rival.restriction
@@ -338,9 +338,8 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
             continue
         fleets = [fleet for fleet in (*result.best, *rival.fleets) if restriction.allows(fleet)]
         fleets = fleets or nearly_by_formula(bench.instance, bench.late, restriction.usable)
-        first = bench.confirmation_after(winner.cost)
         inner = replace(effort.inner, level=effort.level)
-        search = Loop(bench, fleets, restriction.allows).confirmed(inner, first)
+        search = Loop(bench, fleets, restriction.allows).confirmed(inner, winner)
         yield replace(rival, search=search)
 
 

@@ -409,7 +409,7 @@ def with_untried(result: FormulaResult, bench: Bench, best: SearchResult, runs: 
             return replace(best, others=tuple(trail)), not space.cut
         verdict = bench.verdict(smallest_batches(bench.instance, space.fleet(cheaper[0])))
         if verdict.held:
-            verdict, _ = confirmed(bench, verdict, bench.confirmation_after(best.winner.cost), runs=runs)
+            verdict, _ = confirmed(bench, verdict, bench.confirmation_after(best.winner), runs=runs)
         if verdict.held:
             best = replace(best, winner=verdict)
         else:
@@ -484,7 +484,7 @@ def _tuned_result(loop: Loop, result: SearchResult, effort: Effort) -> SearchRes
         loop.take(best.winner)
         lean = loop.run() or best.winner
         if fleet_key(lean.fleet) != fleet_key(winner.fleet) and not bench.late():
-            verdict, _ = confirmed(bench, lean, bench.confirmation_after(), runs=effort.runs)
+            verdict, _ = confirmed(bench, lean, bench.confirmation_after(winner), runs=effort.runs)
     if verdict.held and verdict is not winner:
         return replace(loop.result(verdict), tuning=best)
     refuted_rows = () if verdict is winner else ((TUNED, verdict),)

@@ -31,7 +31,7 @@ from optimizer.fleets.purchase import allowed, fleet_cost
 from optimizer.loads.effort import LEAST_RUNS, Late, never
 from optimizer.loads.flows import Demand
 from optimizer.loads.instance import Instance
-from optimizer.plans.records import NOTABLE, SHORT_RUNS, TOLERANCE, ClassJudgement, Outcome
+from optimizer.plans.records import NOTABLE, ROUNDING, SHORT_RUNS, TOLERANCE, ClassJudgement, Outcome
 
 from .demand import recorded_trace, seeded_demands
 from .judge import (
@@ -320,12 +320,13 @@ class Bench:
                 return replace(miss, fleet=fleet)
         return None
 
-    def confirmation_after(self, cost: float = math.inf) -> int:
-        """Number of the next confirmation: one above the highest of the fleets that cost no more than `cost` [$/h].
+    def confirmation_after(self, winner: Verdict) -> int:
+        """Number of the next confirmation: one more than of the winner, and than of any cheaper fleet.
 
-        Those of dearer fleets do not count, as none of them can become the plan.
+        Those of other fleets do not count, as none of them can become the plan.
         """
-        return 1 + max((verdict.confirmation for verdict in self.verdicts.values() if verdict.cost <= cost), default=0)
+        cheaper = (verdict for verdict in self.verdicts.values() if verdict.cost < winner.cost * (1.0 - ROUNDING))
+        return 1 + max([winner.confirmation, *(verdict.confirmation for verdict in cheaper)])
 
     def look(self, fleet: Fleet) -> Verdict:
         """The verdict of one short run; positive only if the run is long against the memory of queues and batches."""

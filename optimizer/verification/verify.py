@@ -130,19 +130,22 @@ class Loop:
                 self._miss(candidate, verdict)
         return self.best
 
-    def confirmed(self, effort: Effort, first: int = 1) -> SearchResult:
+    def confirmed(self, effort: Effort, plan: Verdict | None = None) -> SearchResult:
         """The cheapest fleet that fresh requests confirm, of at most CONFIRMATIONS that hold.
 
         A fleet that fresh requests refute counts as a miss, and the search goes on. When the time is up, no more fleets
-        are confirmed. first: number of the first confirmation.
+        are confirmed. plan: the fleet of the main search; what costs less may take its place, so that its confirmation
+        is numbered after all that the plan has gone through.
         """
         self.on_held = effort.on_held
-        for number in range(first, first + CONFIRMATIONS):
+        for number in range(1, CONFIRMATIONS + 1):
             winner = self.run()
-            if winner is None or self.undecided is not None or self.bench.late():
-                return self.result(winner)
+            if winner is None or winner.confirmation or self.undecided is not None or self.bench.late():
+                return self.result(winner)  # another search may have confirmed it
             effort.report("confirming the fleet")
-            verdict, _ = confirmed(self.bench, winner, number, runs=effort.runs)
+            cheaper = plan is not None and winner.cost < plan.cost * (1.0 - ROUNDING)
+            least = self.bench.confirmation_after(plan) if plan is not None and cheaper else 1
+            verdict, _ = confirmed(self.bench, winner, max(number, least), runs=effort.runs)
             if verdict.held:
                 return self.result(verdict)
             self.refute(verdict)
