@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Final
 
 from .accelerator import Accelerator, Origin
+from .arrays import BoolArray, FloatArray
 from .transformer import FeedForward, LayerGroup, Transformer
 
 
@@ -263,6 +264,10 @@ class Policy:
     pulls: bool = False
     formed_ahead: bool = False
     random_lanes: bool = False
+
+    def forms_ahead(self, stages: FloatArray | float) -> BoolArray | bool:
+        """Whether a colocated engine of so many pipeline stages, a number or an array, forms its next step ahead."""
+        return self.formed_ahead & (stages == 1)
 
 
 VLLM_V1: Final = Policy(whole_prompt_blocks=False, admit_after_preemption=False, pulls=True, formed_ahead=True)

@@ -102,9 +102,9 @@ def read_file(path: str | os.PathLike[str], largest: int, label: str = "a file",
     return data
 
 
-def delimiter_of(header: str) -> str:
-    """What separates the fields of a CSV file with this header: a comma, a semicolon or a tab."""
-    return max(",;\t", key=header.count)
+def delimiter_of(text: str) -> str:
+    """What separates the fields of a CSV text, by its first line: a comma, a semicolon or a tab."""
+    return max(",;\t", key=text.partition("\n")[0].count)
 
 
 def read_text(path: str | os.PathLike[str], largest: int, label: str = "a file", mend: str = "") -> str:

@@ -269,7 +269,7 @@ class _Cells:
 def read_measurements(path: Path) -> tuple[RowKind, list[Row]]:
     """All rows of a measurement file in its order; InputError where the file as a whole cannot be read."""
     text = read_text(path, LARGEST_RESULTS, "a CSV file of measurements")
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(text.partition("\n")[0]))
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(text))
     try:
         header = [name.strip() for name in next(reader, [])]
         kind = _format(header, path)

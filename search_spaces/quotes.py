@@ -116,7 +116,7 @@ def is_quotes_file(prices: str) -> bool:
 
 
 def _quotes(text: str, where: str, name_of: Callable[[str], str]) -> dict[str, tuple[Quote, ...]]:
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter_of(text.partition("\n")[0]))
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter_of(text))
     header = reader.fieldnames or ()
     faults = [
         f"{where}:1: {shown(column)} is not a column of quotes; {name_hint(column, COLUMNS)}"

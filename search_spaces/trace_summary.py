@@ -253,7 +253,7 @@ def prefix_hits(rows: Rows, size: int | None) -> tuple[float | None, dict[float,
     counts = np.bincount(np.searchsorted(INTERVAL_EDGES, since[hit]), minlength=INTERVAL_EDGES.size + 1)
     upto = np.cumsum(counts) / counts.sum()
     bins = [min(int(np.searchsorted(upto, share - 1e-12)), INTERVAL_EDGES.size - 1) for share in REUSE_SHARES]
-    return share, {component: rounded(INTERVAL_EDGES[cell]) for component, cell in zip(REUSE_SHARES, bins, strict=True)}
+    return share, {level: rounded(INTERVAL_EDGES[cell]) for level, cell in zip(REUSE_SHARES, bins, strict=True)}
 
 
 def block_size(rows: Rows) -> int | None:

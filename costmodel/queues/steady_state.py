@@ -232,19 +232,21 @@ def closed_loop(times: EngineTimes, policy: ServingPolicy, load: ClosedLoad, poo
     front = policy.fixed_ttft(pools.apart) + together * wave + (1.0 - together) * prompt.alone
     felt = np.zeros_like(gaps) if pools.apart else prompt.shared / gaps
     stays = together if prefills_first else np.zeros_like(gaps)  # a wave decodes as one, after half of its prompts
-    others = 1.0 - 1.0 / residents
-    carried = 0.0 if prefills_first else load.equality * others * prompt.alone  # of a prompt in each of their steps
+    other_share = 1.0 - 1.0 / residents
+    carried = (
+        0.0 if prefills_first else load.equality * other_share * prompt.alone
+    )  # of a prompt in each of their steps
     running, queue, delay = residents, np.zeros_like(residents), np.zeros_like(residents)
     for _ in range(ITERATIONS):
         batch = (running + stays * (residents - running)) / pools.decode_workers
         step = times.decode(batch)
         tpot = step / times.tokens_per_step + felt * (1.0 - 0.5 * stays) * batch
-        met = step_in_progress(running / pools.decode_workers * others)
+        met = step_in_progress(running / pools.decode_workers * other_share)
         if pools.apart:
             entry = mean_hand_over(met, step, float(policy.scheduler.pulls), pools.transfer) + delay
         else:
             begun = (step + carried) / prompt.stages
-            formed = begun * policy.scheduler.formed_ahead * (prompt.stages == 1.0)
+            formed = begun * policy.scheduler.forms_ahead(prompt.stages)
             entry = StepsAhead(met, begun, formed).mean + look_wait(load.looks, step, tpot * times.tokens_per_step)
         inside = front + queue + entry
         residence = inside + gaps * tpot

@@ -231,7 +231,7 @@ def _lanes(fleet: SimulatedFleet, engines: list[SimulatedPool], lanes: list[Simu
         "model": np.repeat(np.arange(len(fleet)), [pool.replicas * pool.pipeline for pool in fleet]),
         "seqs": [max(1, pool.limits.max_num_seqs // pool.pipeline) for pool in lanes],
         "hands_over": [pool.role is Role.PREFILL for pool in lanes],
-        "ahead": [pool.policy.formed_ahead and pool.role is Role.COLOCATED and pool.pipeline == 1 for pool in lanes],
+        "ahead": [pool.role is Role.COLOCATED and pool.policy.forms_ahead(pool.pipeline) for pool in lanes],
         "yields": [pool.role is Role.COLOCATED for pool in lanes],
         "stages": [pool.pipeline for pool in lanes],
     }

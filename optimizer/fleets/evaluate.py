@@ -414,7 +414,7 @@ def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...
         elif state.steps is not None:
             stages = float(instance.tables.pipeline[pool.shape])
             met, step = float(step_in_progress(state.running)), state.steps.quiet / stages
-            formed = step if instance.policy.scheduler.formed_ahead and stages == 1.0 else 0.0
+            formed = step if instance.policy.scheduler.forms_ahead(stages) else 0.0
         ahead = (
             StepsAhead((1.0 - state.under_way) * met, step, formed),
             StepsAhead(state.under_way, state.lane_step, formed),

@@ -25,7 +25,7 @@ from optimizer.fleets.build_plan import binding, build_plan, provenance
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.purchase import fleet_cost
-from optimizer.loads.effort import Brake, Effort, Level, Progress, Wish
+from optimizer.loads.effort import Brake, Effort, Level, Progress, Wish, silent
 from optimizer.loads.instance import Instance, as_planned, make_instance
 from optimizer.plans.plan import Alternative, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
 from optimizer.plans.records import ROUNDING
@@ -338,8 +338,8 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
             continue
         fleets = [fleet for fleet in (*result.best, *rival.fleets) if restriction.allows(fleet)]
         fleets = fleets or nearly_by_formula(bench.instance, bench.late, restriction.usable)
-        inner = replace(effort.inner, level=effort.level)
-        search = Loop(bench, fleets, restriction.allows).confirmed(inner, winner)
+        quiet = replace(effort, report=silent)
+        search = Loop(bench, fleets, restriction.allows).confirmed(quiet, winner)
         yield replace(rival, search=search)
 
 

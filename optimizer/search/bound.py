@@ -111,7 +111,7 @@ class _Unpriced:
 @lru_cache(maxsize=1)  # a large one, for scenarios that differ in prices alone
 def _columns(work: _Unpriced) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
     """Role, shape, need and late of each column: scenarios that differ only in prices share them."""
-    pieces = [_merged(work.instance, *component) for component in _bands(work.instance, work.settings)]
+    pieces = [_merged(work.instance, *band) for band in _bands(work.instance, work.settings)]
     role, shape, need, late = (np.concatenate(columns) for columns in zip(*pieces, strict=True))
     return role, shape, need, late
 
@@ -184,8 +184,8 @@ def check_floors(instance: Instance) -> None:
             f"{floor.metric.upper()} {_least_time(floor.least)}" for floor in own if not floor.broken and floor.least
         ]
         if broken and least_times:
-            others = f"its other limits can be as low as {join_words(least_times)}"
-            broken[-1] = replace(broken[-1], sentence=f"{broken[-1].sentence}; {others}")
+            hint = f"its other limits can be as low as {join_words(least_times)}"
+            broken[-1] = replace(broken[-1], sentence=f"{broken[-1].sentence}; {hint}")
         faults += broken
     if faults:
         raise BelowFloorError(str(instance.problem.refusal(faults)))

@@ -412,8 +412,8 @@ def pool_backlog(run: Run, number: int, role: Role) -> int:
     pool_index = trace.decode_pool if role is Role.DECODE else trace.pool
     requests = np.ones(trace.size, dtype=np.bool_) if pool_index is None else pool_index == number
     came = result.prompt_end if role is Role.DECODE else result.arrival
-    remaining = result.prompt_end if role is Role.PREFILL else result.finish
-    return piled_up(result, came[requests], remaining[requests])[0]
+    went = result.prompt_end if role is Role.PREFILL else result.finish
+    return piled_up(result, came[requests], went[requests])[0]
 
 
 def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:

@@ -143,9 +143,11 @@ class Loop:
             if winner is None or winner.confirmation or self.undecided is not None or self.bench.late():
                 return self.result(winner)  # another search may have confirmed it
             effort.report("confirming the fleet")
-            cheaper = plan is not None and winner.cost < plan.cost * (1.0 - ROUNDING)
-            least = self.bench.confirmation_after(plan) if plan is not None and cheaper else 1
-            verdict, _ = confirmed(self.bench, winner, max(number, least), runs=effort.runs)
+            if plan is None or winner.cost >= plan.cost * (1.0 - ROUNDING):
+                at_least = 1
+            else:
+                at_least = self.bench.confirmation_after(plan)
+            verdict, _ = confirmed(self.bench, winner, max(number, at_least), runs=effort.runs)
             if verdict.held:
                 return self.result(verdict)
             self.refute(verdict)

@@ -376,14 +376,10 @@ def _late(entry: dict[str, Any], dtype: str) -> str:
 
 def _weights(entry: dict[str, Any]) -> str:
     """The checkpoint's dtype and the parts that have it, then those of parts with one of their own."""
-    own, main = (
-        entry["own_dtypes"],
-        [component for component in entry["quantized_parts"] if component not in entry["own_dtypes"]],
-    )
+    own = entry["own_dtypes"]
+    main = [component for component in entry["quantized_parts"] if component not in own]
     formats = [(entry["native_weight_dtype"], main)] if main or not own else []
-    formats += [
-        (dtype, [component for component in own if own[component] == dtype]) for dtype in sorted(set(own.values()))
-    ]
+    formats += [(dtype, [name for name in own if own[name] == dtype]) for dtype in sorted(set(own.values()))]
     return "; ".join(f"{dtype}, {' and '.join(pieces)}" if pieces else dtype for dtype, pieces in formats)
 
 

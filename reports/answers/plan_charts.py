@@ -353,9 +353,9 @@ def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
         title = f"{plural(len(cheaper), 'cheaper fleet')} shown, {holding} meeting the SLO"
     low, most = near[0].x, near[-1].x
     room = max(0.12 * (most - low), 0.04 * most, 1e-9)
-    remaining, right = max(0.0, low - room), most + room
-    prices = [(value, f"${significant(value)}") for value in charts.round_steps(right, 8) if value >= remaining]
-    panel = charts.Panel(charts.Axis("price per hour", remaining, right, prices), OF_LIMIT, series, levels=AT_LIMIT)
+    start, end = max(0.0, low - room), most + room
+    prices = [(value, f"${significant(value)}") for value in charts.round_steps(end, 8) if value >= start]
+    panel = charts.Panel(charts.Axis("price per hour", start, end, prices), OF_LIMIT, series, levels=AT_LIMIT)
     summary = "; ".join(f"{p.name} {hourly(p.x)}, {percent(p.slowest)} of the limit" for p in near[:8])
     metrics = (f"#{METRICS[metric].label} of limit" for metric in points[0].used)
     headers = ("fleet", "pools (max seqs/chunk)", "#price", *metrics, "#SLO met", "outcome")
