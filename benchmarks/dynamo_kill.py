@@ -20,7 +20,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,14 +31,14 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.fresh_requests import print_table  # noqa: E402 -- the repository is found first
 from benchmarks.real_engine import engine_environment, made_model  # noqa: E402
 from benchmarks.real_parsers import PACKAGES, package  # noqa: E402
-from benchmarks.router_policies import free_port  # noqa: E402
+from benchmarks.router_policies import failures, free_port  # noqa: E402
 from optimizer.plans.plan import parse_plan  # noqa: E402
 from reports.deploy.deployment import default_options  # noqa: E402
 from reports.deploy.describe import describe  # noqa: E402
 from reports.deploy.kubernetes import router_words  # noqa: E402
 
-REQUESTS, KILLED_AT, BETWEEN, START = 700, 100, 0.05, 300.0
-"""Requests; after how many a worker dies; time between two, and longest time that the start may take [s]."""
+REQUESTS, KILLED_AT, START = 700, 100, 300.0
+"""Requests; after how many a worker dies; longest time that the start may take [s]."""
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}"
 """A chat template, without which Dynamo's frontend serves no model."""
 
@@ -89,28 +88,23 @@ async def lost(url: str, victim: subprocess.Popen[bytes]) -> list[float]:
     """When the requests that failed were sent, after the death of the worker [s]."""
     async with ClientSession(timeout=ClientTimeout(60)) as session:
 
-        async def answered(number: int) -> bool:
+        async def ask(number: int) -> None:
             body = {"model": "model", "prompt": f"{number} words", "max_tokens": 10, "ignore_eos": True}
-            try:
-                async with session.post(url, json=body) as reply:
-                    await reply.read()
-                    return reply.ok
-            except (ClientError, TimeoutError):
-                return False
+            async with session.post(url, json=body) as reply:
+                await reply.read()
+                reply.raise_for_status()
+
+        async def kill() -> None:
+            end(victim)
 
         async with asyncio.timeout(START):
-            while not await answered(0):
+            while True:
+                with contextlib.suppress(ClientError, TimeoutError):
+                    await ask(0)
+                    break
                 await asyncio.sleep(1.0)
         await asyncio.sleep(5.0)  # until the frontend knows all workers
-        sent: list[tuple[float, asyncio.Task[bool]]] = []
-        dies = time.monotonic()
-        for number in range(REQUESTS):
-            if number == KILLED_AT:
-                end(victim)
-                dies = time.monotonic()
-            sent.append((time.monotonic(), asyncio.create_task(answered(number))))
-            await asyncio.sleep(BETWEEN)
-        return [at - dies for at, task in sent if not await task]
+        return await failures(ask, kill, REQUESTS, KILLED_AT)
 
 
 def main() -> None:

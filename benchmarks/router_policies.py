@@ -189,35 +189,48 @@ async def times_behind(words: list[str], port: int, asked: argparse.Namespace) -
         return list(await asyncio.gather(*under_way))
 
 
+async def failures(
+    ask: Callable[[int], Awaitable[object]], kill: Callable[[], Awaitable[None]], requests: int, before: int
+) -> list[float]:
+    """When the requests that failed were sent, after the death of an engine [s].
+
+    ask: sends a request and raises ClientError or TimeoutError if that fails; before: requests after which `kill` is
+    called. One is sent every BETWEEN.
+    """
+    sent: list[tuple[float, asyncio.Task[bool]]] = []
+    dies = time.monotonic()
+
+    async def answered(number: int) -> bool:
+        with contextlib.suppress(ClientError, TimeoutError):
+            await ask(number)
+            return True
+        return False
+
+    for number in range(requests):
+        if number == before:
+            await kill()
+            dies = time.monotonic()
+        sent.append((time.monotonic(), asyncio.create_task(answered(number))))
+        await asyncio.sleep(BETWEEN)
+    return [at - dies for at, task in sent if not await task]
+
+
 async def outage_row(arguments: argparse.Namespace, roles: Sequence[str], outages: list[float]) -> list[str]:
     """Cells of a killed engine; the time between its death and the last request that failed goes into `outages` [s]."""
-    stages = made_stages(roles, arguments.engines)
-    sent: list[tuple[float, bool]] = []
+    stages, requests = made_stages(roles, arguments.engines), round((LIVES + WATCHED) / BETWEEN)
+
+    async def kill() -> None:
+        victim = stages[0][0].runner
+        assert victim is not None
+        await victim.cleanup()
+
     async with serving([one for stage in stages for one in stage]):
         port = free_port()
         words = command(arguments.router, arguments.python, stages, (BALANCES, *router_limits(prefixes=False)), port)
         async with started(words, port) as ask:
-            dies, under_way = time.monotonic() + LIVES, []
-
-            async def send(number: int) -> None:
-                at, answered = time.monotonic() - dies, False
-                with contextlib.suppress(ClientError):
-                    await ask(f"{number} 0.01")
-                    answered = True
-                sent.append((at, answered))
-
-            for number in range(round((LIVES + WATCHED) / BETWEEN)):
-                if number == round(LIVES / BETWEEN):
-                    victim = stages[0][0].runner
-                    assert victim is not None
-                    await victim.cleanup()
-                    dies = time.monotonic()
-                under_way.append(asyncio.create_task(send(number)))
-                await asyncio.sleep(BETWEEN)
-            await asyncio.gather(*under_way)
-    failed = [at for at, answered in sent if not answered]
+            failed = await failures(lambda number: ask(f"{number} 0.01"), kill, requests, round(LIVES / BETWEEN))
     outages.append(max(failed, default=0.0))
-    return [" and ".join(roles), f"{len(sent)}", f"{len(failed)}", f"{outages[-1]:.1f}"]
+    return [" and ".join(roles), f"{requests}", f"{len(failed)}", f"{outages[-1]:.1f}"]
 
 
 def made_stages(roles: Sequence[str], count: int) -> list[list[Engine]]:
