@@ -20,7 +20,6 @@ from costmodel.engine import Role
 from costmodel.prefix_cache import CacheTier, exponential
 from costmodel.units import GIB
 from optimizer.fleets.build_plan import plan_prefix_cache
-from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.search.search import evaluated, unmixed
@@ -76,7 +75,7 @@ def rows_of(instance: Instance, think: float, requests: int) -> Iterator[Row]:
         tiered = replace(instance, problem=replace(instance.problem, kv_cache_tier=tier))
         for times in TIMES:
             fleet = Fleet(tuple(replace(pool, replicas=times * pool.replicas) for pool in cheapest.pools))
-            cache = plan_prefix_cache(tiered, fleet, evaluate(tiered, fleet).states)
+            cache = plan_prefix_cache(tiered, fleet)
             if cache is None:
                 continue
             simulated = hit_share(tiered, judge(tiered, fleet, requests=requests))

@@ -161,7 +161,7 @@ def test_the_formula_finds_what_simulated_blocks_do(
     """81 % of the input tokens are shared: six replicas keep nearly all for 10 s, and little of it for 5 minutes."""
     instance = instance_for(think, balancing)
     fleet = each_of(instance, roles, 6)
-    use = plan_prefix_cache(instance, fleet, evaluate(instance, fleet).states)
+    use = plan_prefix_cache(instance, fleet)
     assert use is not None
     assert use.at_best == pytest.approx(0.81, abs=0.02)
     simulated = hit_share(instance, judge(instance, fleet, requests=6000))
@@ -189,7 +189,7 @@ def test_a_stated_reuse_interval_beyond_the_memory_is_not_believed() -> None:
         instance = instance_of(replace(agents(10.0, Balancing.LEAST_TOKENS), workload=replace(
             load, sessions=None, reuse=reuse, prefix_hit_share=0.8)))  # fmt: skip
         fleet = each_of(instance, ALONE, 8)
-        use = plan_prefix_cache(instance, fleet, evaluate(instance, fleet).states)
+        use = plan_prefix_cache(instance, fleet)
         assert use is not None
         shares.append((use.sustained, hit_share(instance, judge(instance, fleet, requests=3000))))
     assert shares[0] == pytest.approx((0.8, 0.8), abs=0.03)
@@ -203,7 +203,7 @@ def with_tier(instance: Instance, tier: CacheTier | None) -> Instance:
 
 def shares(instance: Instance, fleet: Fleet) -> tuple[float, float]:
     """Shares of the input tokens that are found, and that are read of the tier."""
-    use = plan_prefix_cache(instance, fleet, evaluate(instance, fleet).states)
+    use = plan_prefix_cache(instance, fleet)
     assert use is not None
     return use.sustained, use.read
 

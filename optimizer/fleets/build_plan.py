@@ -60,7 +60,7 @@ from .error_bars import (
 )
 from .evaluate import Evaluation, PoolHeadroom, evaluate, goodput_volume, pool_headroom, utilization
 from .fleet import Fleet, FleetPool
-from .pool import PoolState, prefix_keeps
+from .pool import PoolState, mean_state, prefix_keeps
 from .purchase import fleet_cost, fleet_gpus, gpu_limits, hand_over_mix, offer_costs, paid_gpus, pool_config, pool_gpus
 
 PACKAGES = ("numpy", "ortools", "optuna", "pydantic", "jinja2", "click")
@@ -202,14 +202,15 @@ def plan_transfers(instance: Instance, fleet: Fleet, volume: float) -> list[Tran
     return transfers
 
 
-def plan_prefix_cache(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> PrefixCache | None:
+def plan_prefix_cache(instance: Instance, fleet: Fleet, volume: float = 1.0) -> PrefixCache | None:
     """Prefix hits over all pools that compute prompts; None where prompts share nothing."""
     flows, load = instance.flows, instance.problem.workload
     if load.prefix_hit_share == 0.0:
         return None
     hit_tokens, read_tokens, keeps = 0.0, 0.0, []
-    for pool, state in zip(fleet.pools, states, strict=True):
+    for pool in fleet.pools:
         if pool.role is not Role.DECODE:
+            state = mean_state(instance, pool, volume)
             lost_tokens = (
                 0.0
                 if flows.reuse is None or state.hit_chance is None
@@ -394,7 +395,7 @@ def build_plan(  # noqa: PLR0917
                 engine_pools(instance, fleet), fleet.pools, evaluation.states, headrooms, strict=True
             )
         ],
-        prefix_cache=plan_prefix_cache(instance, fleet, evaluation.states),
+        prefix_cache=plan_prefix_cache(instance, fleet, volume),
         transfers=plan_transfers(instance, fleet, volume),
         classes=class_results(instance, evaluation, class_error_bars(instance, fleet, volume)),
         routing=plan_routes(instance, fleet, evaluation),

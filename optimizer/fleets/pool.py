@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -53,8 +53,9 @@ KEPT = 6000
 """Sizes of the caches of pool states and of mean engines. Searches evaluate the same pool and load many times,
 scenarios share most of them, and pools that differ only in their batch limit share a mean engine."""
 
-SETTLED = 1e-9
-"""Relative change of a batch between rounds of its fixed point below which it has converged [1]."""
+USUAL_ROUNDS, SETTLED = 50, 1e-6
+"""Rounds of the fixed point of a batch within which nearly all converge, and the relative change between two of them
+below which one has converged [1]."""
 
 PACE = 0.5
 """Share of the time that the SLO permits which requests are expected to take, where their steps are not known [1];
@@ -218,11 +219,22 @@ class _Engines:
 
 
 def pool_state(instance: Instance, pool: FleetPool, volume: float) -> PoolState:
-    """The state of a pool at `volume` times the demand routed to it; it depends neither on prices nor on limits."""
+    """The state of a pool at `volume` times the demand routed to it; it depends neither on prices nor on limits.
+
+    Of sessions more than on average are under way (`_busy_share`), and what the cache finds is what it finds then.
+    """
     rate = instance.flows.rate * pool.route * volume
+    return replace(_state(_engines(instance, pool, rate * _busy_share(instance.flows, rate))), rate=rate)
+
+
+def mean_state(instance: Instance, pool: FleetPool, volume: float) -> PoolState:
+    """The same with the mean number of sessions, whose hits are those over a long time."""
+    return _state(_engines(instance, pool, instance.flows.rate * pool.route * volume))
+
+
+def _engines(instance: Instance, pool: FleetPool, rate: FloatArray) -> _Engines:
     alike = instance.tables.alike, instance.flows.alike, instance.problem.kv_cache_tier
-    key = *alike, *_settings(pool), rate.tobytes(), _spread(instance)
-    return _state(_Engines(key, instance, pool, rate))
+    return _Engines((*alike, *_settings(pool), rate.tobytes(), _spread(instance)), instance, pool, rate)
 
 
 def _spread(instance: Instance) -> bool:
@@ -243,28 +255,22 @@ def _settings(pool: FleetPool) -> tuple[object, ...]:
 def _state(engines: _Engines) -> PoolState:
     by_role = {Role.PREFILL: _prefill_state, Role.DECODE: _decode_state, Role.COLOCATED: _colocated_state}
     state_of = by_role[engines.pool.role]
-    reuse = engines.flows.reuse
-    if reuse is None:
-        return state_of(engines)
-    cached_state = state_of if engines.pool.role is Role.DECODE else partial(_with_prefix_cache, state_of=state_of)
-    state, busy = cached_state(engines), _busy_share(engines, reuse)
-    if busy == 1.0:
-        return state
-    busy_state = cached_state(replace(engines, key=(*engines.key, busy), rate=engines.rate * busy))
-    return replace(busy_state, rate=state.rate, hit_chance=state.hit_chance, reads=state.reads, keeps=state.keeps)
+    has_cache = engines.flows.reuse is not None and engines.pool.role is not Role.DECODE
+    return _with_prefix_cache(engines, state_of) if has_cache else state_of(engines)
 
 
-def _busy_share(engines: _Engines, reuse: Reuse) -> float:
+def _busy_share(flows: Flows, rate: FloatArray) -> float:
     """Load with one standard deviation more sessions in progress than the mean, over the mean load [1].
 
     Sessions come at random, so a Poisson number M of them is under way, and stays where it is for as long as they last,
     which is far longer than any queue: 1 + 1 / sqrt(M), M = rate x (pause + answer) by Little's law. A request that
     belongs to no session (its prompt does not grow) comes by itself.
     """
-    if reuse.growth == 0.0:
+    reuse, total = flows.reuse, float(rate.sum())
+    if reuse is None or reuse.growth == 0.0 or total == 0.0:
         return 1.0
-    answer = PACE * float(engines.weight @ (engines.flows.osl * engines.flows.tpot))
-    return 1.0 + 1.0 / math.sqrt(float(engines.rate.sum()) * (reuse.pause.mean + answer))
+    answer = PACE * float(rate @ (flows.osl * flows.tpot)) / total
+    return 1.0 + 1.0 / math.sqrt(total * (reuse.pause.mean + answer))
 
 
 def _with_prefix_cache(engines: _Engines, state_of: Callable[[_Engines], PoolState]) -> PoolState:
@@ -555,12 +561,18 @@ def _colocated_state(engines: _Engines) -> PoolState:
 
 @lru_cache(maxsize=KEPT)
 def _mean_engine(engines: _Engines) -> _Mean | None:
-    """Fixed point of t = (b + a) / (1 - P) with a = t sum rate osl slope; None if it does not exist."""
+    """Fixed point of t = (b + a) / (1 - P) with a = t sum rate osl slope; None if it does not exist.
+
+    Where a larger batch makes prompts need a step more, and this makes the batch smaller, the rounds jump to and fro
+    between both. So after USUAL_ROUNDS no prompt needs fewer steps than in the round before.
+    """
     per_engine, stages, ranks, work = engines.per_engine, engines.stages, engines.ranks, engines.work
     read_share, most, tokens = float(work @ engines.slope), float(engines.tables.seqs[-1]), float(work.sum())
     running, busy, attention = 1.0, 0.0, 0.0
-    for _ in range(MOST_ROUNDS):
-        steps = _mixed(engines, running, attention, busy)
+    fewest = np.ones(engines.flows.new_tokens.size)
+    for number in range(MOST_ROUNDS):
+        steps = _mixed(engines, running, attention, busy, fewest)
+        fewest = steps.count if number >= USUAL_ROUNDS else fewest
         free = 1.0 - float(per_engine @ steps.extra) - read_share
         if free <= 0.0:
             return None
@@ -578,13 +590,15 @@ def _mean_engine(engines: _Engines) -> _Mean | None:
     return _Mean(engines, steps, running, busy, attention, step)
 
 
-def _mixed(engines: _Engines, running: float, attention: float, busy: float) -> MixedSteps:
+def _mixed(
+    engines: _Engines, running: float, attention: float, busy: float, fewest: FloatArray | float = 1.0
+) -> MixedSteps:
     """Mixed steps read off the tables between the batch sizes next to those that run.
 
     running: requests of an engine [1]; attention: KV reads of its batch [s]; busy: share of the time in which a lane
-    has a prompt [1]. The room that the batch leaves decides how many steps a prompt needs. In a pipeline a chunk holds
-    up the steps behind it for as long as it takes longer than they: by what it adds to the decodes that it carries;
-    where it carries none by its whole length, less the decode step that they do meanwhile.
+    has a prompt [1]. The room that the batch leaves decides how many steps a prompt needs, `fewest` (flows,) at least.
+    In a pipeline a chunk holds up the steps behind it for as long as it takes longer than they: by what it adds to the
+    decodes that it carries; where it carries none by its whole length, less the decode step that they do meanwhile.
     """
     tables, shape, chunk, carried_share = engines.tables, engines.pool.shape, engines.pool.chunk, engines.tables.carried
     new, budget, ranks, per_engine = engines.flows.new_tokens, engines.budget, engines.ranks, engines.per_engine
@@ -598,7 +612,7 @@ def _mixed(engines: _Engines, running: float, attention: float, busy: float) -> 
         return np.asarray((1.0 - fraction) * values[0] + fraction * values[-1])
 
     room = max(budget - carried_share * running / lanes, 1.0)
-    count = np.ceil(new / room)
+    count = np.maximum(np.ceil(new / room), fewest)
     at = (shape, near, chunk)
     steps = beside_prompts(tables.mixed_alone[at], tables.mixed_base[at], min(busy, 1.0))
     longer = np.maximum(steps - carried_share * tables.decode_base[shape, near][:, None], 0.0)

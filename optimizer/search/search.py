@@ -167,19 +167,20 @@ class FleetSearch:
         return high if high <= most else None
 
     def spoiled_by_limit(self, setting: int, engines: int) -> bool:
-        """Whether only the batch limit makes a colocated pool miss: without late tokens and full memory it would hold.
+        """Whether a smaller batch limit may make a colocated pool hold that misses.
 
-        A smaller limit makes full batches faster, and leaves the memory of its logits to the KV cache.
+        It leaves the memory of its logits to the KV cache, and its full batches are faster. The smallest limit that
+        keeps up is the best in both, but for the wait for a seat, which is left out.
         """
         if engines < self.least[setting]:
             return False
         if (setting, engines) not in self.spoiled:
-            state = self.state(setting, engines)
-            misses = Evaluation(self.instance, self.fleet(((setting, engines),)), (state,))
-            in_time = np.clip(1.0 - misses.late_first, 0.0, 1.0)
-            self.spoiled[setting, engines] = state.memory >= 1.0 or (
-                state.stable and keeps_goals(self.instance, class_attainment(self.instance, in_time))
-            )
+            instance, pool, state = self.instance, self.pool(setting, engines), self.state(setting, engines)
+            roomy = state if state.memory < 1.0 else pool_state(instance, replace(pool, seqs=0), 1.0)
+            fewest = int(np.searchsorted(instance.tables.seqs, roomy.running))
+            smallest = pool_state(instance, replace(pool, seqs=min(fewest, pool.seqs)), 1.0)
+            best = Evaluation(instance, Fleet((pool,)), (replace(smallest, wait=roomy.wait),))
+            self.spoiled[setting, engines] = best.holds
         return self.spoiled[setting, engines]
 
     def cut_short(self, looks: int = 0) -> bool:
