@@ -449,3 +449,23 @@ def test_no_engine_is_faster_than_what_no_load_changes() -> None:
     assert late[settings.role == PREFILL].all()
     assert not late[settings.role == COLOCATED].any()
     assert not late_first_tokens(quick, settings).any()
+
+
+@pytest.mark.parametrize(("rate", "chunk"), [(6.0 * 0.92, 512), (6.0 * 1.3, 1024)])
+def test_a_batch_on_the_edge_of_one_more_step(rate: float, chunk: int) -> None:
+    """Where a larger batch makes prompts need a step more and that makes it smaller again, the pool still keeps up."""
+    states = []
+    for factor in (0.8, 1.0, 1.05):
+        choice = space(
+            tensor_parallel=(4,),
+            pipeline_parallel=(2,),
+            max_num_seqs=(256,),
+            max_num_batched_tokens=(chunk,),
+            roles=(Role.COLOCATED,),
+        )
+        load = workload(rate * factor, ((1000.0, 200.0, 1.0),))
+        instance = instance_of(problem(model=model("Llama-3.1-70B"), workload=load, space=choice))
+        engines = pool(instance, "colocated-1", Role.COLOCATED, 1, split=Parallelism(4, 2), seqs=0)
+        states.append(pool_state(instance, engines, 1.0))
+    assert all(state.stable for state in states)
+    assert states[0].running < states[1].running < states[2].running
