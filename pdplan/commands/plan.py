@@ -293,12 +293,11 @@ def deploy(
 
     Writes the configuration of every replica with the settings that were evaluated, the router, a page
     that says why each setting is there, and a benchmark that replays the planned workload. FILE is a plan
-    or a fleet file. The files are first read back and checked against the plan: if they break a rule, one
-    sentence says so, and nothing is written.
+    or a fleet file. Where the target or its engine cannot run the plan, one sentence says so, and nothing
+    is written.
 
-    With --check, each changed place of the files in DIR is one line of output. Below them stand the rules
-    that the files then break, each once. Files that are not of this plan have a line of their own. Exits with
-    2 if there is any fault.
+    With --check, each changed place of the files in DIR is one line of output. Files that are not of this
+    plan have a line of their own. Exits with 2 if there is any change.
     """
     from pdplan.api import deployment_options
     from reports.answers.deployability import deploy_sentence, what_runs
@@ -330,7 +329,7 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
     target: what it has to be for, None: any.
     """
     from costmodel.words import plural
-    from reports.deploy.files import AS_WRITTEN, checked_directory
+    from reports.deploy.files import checked_directory
     from reports.text import clean
 
     context = click.get_current_context()
@@ -338,24 +337,19 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
         is_set = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
         if is_set and parameter.expose_value and parameter.name not in {"file", "check", "target", "alternative"}:
             raise click.UsageError(f"--check takes the other options from DIR; leave out {parameter.opts[-1]}")
-    result = checked_directory(plan, directory, target=target)
-    if result.strays:
-        more = f" and {len(result.strays) - MOST_STRAYS:,} more" if len(result.strays) > MOST_STRAYS else ""
-        names = ", ".join(clean(name, 200) for name in result.strays[:MOST_STRAYS])
-        count = f"{plural(len(result.strays), 'file')} there {'are' if len(result.strays) > 1 else 'is'}"
+    differences, strays = checked_directory(plan, directory, target)
+    if strays:
+        more = f" and {len(strays) - MOST_STRAYS:,} more" if len(strays) > MOST_STRAYS else ""
+        names = ", ".join(clean(name, 200) for name in strays[:MOST_STRAYS])
+        count = f"{plural(len(strays), 'file')} there {'are' if len(strays) > 1 else 'is'}"
         console.show(f"{count} not of this plan, and are applied with the whole folder: {names}{more}")
-    if not result.faults:
+    if not differences:
         console.show(f"{directory} deploys {shown(plan.name)} as it was evaluated")
         return
-    for sentence in result.differs:
-        console.show(f"{AS_WRITTEN}: {sentence}")
-    for rule, sentence in result.breaks:
-        console.show(f"{'  ' if result.differs else ''}{rule}: {sentence}")
-    rules = len(result.breaks) if result.differs else 0
-    broken = f"; {plural(rules, 'rule')} {'is' if rules == 1 else 'are'} broken" if rules else ""
-    raise InputError(
-        f"{directory} does not deploy {shown(plan.name)} as it was evaluated: {plural(result.faults, 'fault')}{broken}"
-    )
+    for sentence in differences:
+        console.show(sentence)
+    faults = plural(len(differences), "fault")
+    raise InputError(f"{directory} does not deploy {shown(plan.name)} as it was evaluated: {faults}")
 
 
 # --- what a loss does, and a day --------------------------------------------------------------------------------------
