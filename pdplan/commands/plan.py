@@ -27,21 +27,8 @@ from pdplan.options import (
     whole,
     with_console,
 )
-from search_spaces.bounds import (
-    CONCURRENCY,
-    DAY_PARTS,
-    HALF_WIDTH,
-    HOURLY_RATE,
-    REPLICATIONS,
-    ROUTER_SPELLINGS,
-    ROUTERS,
-    RUN_REQUESTS,
-    SEED,
-    SIMULATED_REQUESTS,
-    TARGET_NAMES,
-    TARGET_SPELLINGS,
-    Bounds,
-)
+from search_spaces import bounds
+from search_spaces.bounds import ROUTER_SPELLINGS, ROUTERS, TARGET_NAMES, TARGET_SPELLINGS, Bounds
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
@@ -60,16 +47,11 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
         raise click.BadParameter(
             f"{shown(value[:80])} is neither 'plan' nor multiples of the rate such as 0.4,1,0.8"
         ) from error
-    if not DAY_PARTS.holds(len(multiples)):
-        raise click.BadParameter(f"has {len(multiples)} multiples; {DAY_PARTS.sentence()}")
+    if not bounds.DAY_PARTS.holds(len(multiples)):
+        raise click.BadParameter(f"has {len(multiples)} multiples; {bounds.DAY_PARTS.sentence()}")
     if not all(math.isfinite(multiple) and multiple >= 0.0 for multiple in multiples) or max(multiples) <= 0.0:
         raise click.BadParameter("its multiples must be finite, 0 or more, and one of them above 0")
     return multiples
-
-
-def half_width(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    """Turn a half width such as 0.5%, ±0.5% or 0.005 into a share [1]."""
-    return share_within(HALF_WIDTH)(context, parameter, value if value is None else value.strip().removeprefix("±"))
 
 
 @click.command(short_help="Simulate requests on the fleet of a plan.")
@@ -84,21 +66,21 @@ def half_width(context: click.Context, parameter: click.Parameter, value: str | 
     "such as 0.4,1,0.8; default: a steady rate.",
 )  # fmt: skip
 @click.option(
-    "--concurrency", type=whole(CONCURRENCY),
+    "--concurrency", type=whole(bounds.CONCURRENCY),
     help="Closed loop: N requests at a time; when one ends, the next one starts.",
 )  # fmt: skip
 @click.option("--trace", type=PATH, metavar="TRACE", help="Replay the first --requests requests of a trace.")
 @click.option(
-    "--requests", type=whole(SIMULATED_REQUESTS),
+    "--requests", type=whole(bounds.SIMULATED_REQUESTS),
     help="Requests in each run; default: 20,000, or more if these do not fill the fleet.",
 )  # fmt: skip
-@click.option("--seed", type=whole(SEED), default=0, help="Seed of the random requests.")
+@click.option("--seed", type=whole(bounds.SEED), default=0, help="Seed of the random requests.")
 @click.option(
-    "--replications", type=whole(REPLICATIONS), metavar="K",
+    "--replications", type=whole(bounds.REPLICATIONS), metavar="K",
     help="Number of runs, each with its own seed; default: 1, and up to 4 while a class is undecided.",
 )  # fmt: skip
 @click.option(
-    "--until", callback=half_width, metavar="SHARE",
+    "--until", callback=share_within(bounds.HALF_WIDTH), metavar="SHARE",
     help="Repeat runs until the 95 % interval of every class is within plus and minus SHARE, such as 0.5%.",
 )  # fmt: skip
 @click.option(
@@ -363,10 +345,10 @@ LEAST = Bounds(1, 100_000)
 @click.command(short_help="Say which loss of a replica or node breaks an SLO.")
 @click.argument("file", metavar="PLAN", type=PATH)
 @click.option("--losses", type=whole(LOSSES), default=1, help="Replicas or nodes lost at once.")
-@click.option("--requests", type=whole(RUN_REQUESTS),
+@click.option("--requests", type=whole(bounds.RUN_REQUESTS),
               help="Fewest requests to simulate after each loss; default: those of each run that proved the plan, but "
               "at least 5,000.")  # fmt: skip
-@click.option("--seed", type=whole(SEED), default=0, help="Seed of the requests.")
+@click.option("--seed", type=whole(bounds.SEED), default=0, help="Seed of the requests.")
 @answer_options("Write a page.")
 def resilience(console: Console, /, *, file: Path, losses: int, requests: int | None, seed: int, output: Output) -> int:
     """Examples:
@@ -414,7 +396,7 @@ def resilience(console: Console, /, *, file: Path, losses: int, requests: int | 
               help="Time from the decision to a replica's first request.")  # fmt: skip
 @click.option("--by-hour", metavar="RATE,…", help="24 mean rates [1/s]; default: the daily profile of the plan.")
 @click.option("--least", type=whole(LEAST), default=1, help="Fewest replicas of every pool.")
-@click.option("--requests", type=whole(RUN_REQUESTS), default=5_000,
+@click.option("--requests", type=whole(bounds.RUN_REQUESTS), default=5_000,
               help="Fewest requests to simulate for each rate and fleet.")  # fmt: skip
 @answer_options("Write a page with a chart.")
 def autoscale(
@@ -465,7 +447,7 @@ def _rates(text: str) -> list[float]:
         rates = [float(word) for word in text.split(",")]
     except ValueError:
         raise InputError(f"--by-hour {shown(text)} is not a list of 24 numbers") from None
-    if len(rates) != HOURS_PER_DAY or not all(HOURLY_RATE.holds(rate) for rate in rates) or max(rates) <= 0.0:
+    if len(rates) != HOURS_PER_DAY or not all(bounds.HOURLY_RATE.holds(rate) for rate in rates) or max(rates) <= 0.0:
         raise InputError(
             f"--by-hour needs {HOURS_PER_DAY} rates of at least 0, one above 0, but has {len(rates)} values"
         )

@@ -211,7 +211,7 @@ def gateway_config(deployment: Deployment, servers: Mapping[str, Sequence[tuple[
         bytes_per_token=Raw(f"{bytes_per_token(deployment):g}"),
         tolerated=Raw(tolerance_sentence(deployment) if by_size(rules) else ""),
         connections=max(2 * running, LEAST_CONNECTIONS),  # twice what engines run, so that as many can wait
-        check=Raw(" ".join(check_words())),
+        check=Raw("check inter {router_interval}s fall {failures} rise {successes}".format(**fact("health"))),
         check_timeout=Raw(f"{fact('health', 'timeout')}s"),
         header=HEADER,
         parts=PARTS,
@@ -258,12 +258,6 @@ def class_names(deployment: Deployment) -> str:
     asks = deployment.parted and by_class(gateway_rules(deployment))
     classes = deployment.classes if asks else ()
     return join_words([slo.label if slo.label == slo.name else f"{slo.label} for {slo.name}" for slo in classes])
-
-
-def check_words() -> list[str]:
-    """How HAProxy finds that a replica is down, or is there again."""
-    health = fact("health")
-    return f"check inter {health['router_interval']}s fall {health['failures']} rise {health['successes']}".split()
 
 
 # --- hosts ------------------------------------------------------------------------------------------------------------
@@ -605,16 +599,11 @@ def router_limits(*, prefixes: bool) -> list[str]:
     ['--balance-abs-threshold', '0', '--balance-rel-threshold', '1.0']
     """
     more, ratio = ("2", "1.1") if prefixes else ("0", "1.0")
-    limits = {"--balance-abs-threshold": more, "--balance-rel-threshold": ratio, **health_flags()}
-    return [word for pair in limits.items() for word in pair]
-
-
-def health_flags() -> dict[str, str]:
-    """How vllm-router and SGLang's router find that an engine is down; both spell it alike."""
-    health = fact("health")
-    return {
-        "--health-check-interval-secs": str(health["router_interval"]),
-        "--health-failure-threshold": str(health["failures"]),
-        "--health-success-threshold": str(health["successes"]),
-        "--health-check-timeout-secs": str(health["timeout"]),
+    health, balance = fact("health"), {"--balance-abs-threshold": more, "--balance-rel-threshold": ratio}
+    checks = {
+        "--health-check-interval-secs": health["router_interval"],
+        "--health-failure-threshold": health["failures"],
+        "--health-success-threshold": health["successes"],
+        "--health-check-timeout-secs": health["timeout"],
     }
+    return plain_words(balance | checks)
