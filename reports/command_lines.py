@@ -10,7 +10,7 @@ from typing import Final
 from optimizer.plans.plan import Plan
 
 from .limits import relaxed_settings
-from .provenance import has_fleet
+from .question import has_fleet
 from .text import clean
 
 MOST_COMMAND: Final = 2000

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from costmodel.words import percentage
+from costmodel.words import listed, percentage
 from optimizer.plans.plan import Plan
 from reports import numbers
 from reports.alternatives import distinct_alternatives
@@ -212,11 +212,9 @@ def written(plan: Plan) -> set[str]:
     data = list(leaves(plan.model_dump(mode="json", by_alias=True)))
     forms = set(CONSTANTS)
     for value in itertools.chain((item for item in data if isinstance(item, float)), derived(plan)):
-        for write in (
-            numbers.hourly, numbers.listed, numbers.money, numbers.percent, numbers.rate, numbers.duration,
-            numbers.signed_percent,
-        ):  # fmt: skip
+        for write in (numbers.hourly, numbers.money, numbers.percent, numbers.rate, numbers.duration):
             forms.add(write(value))
+        forms |= {numbers.signed_percent(value), listed(value) if math.isfinite(value) else ""}
         forms |= {numbers.si(value, unit) for unit in ("B", "B/s")}
         forms |= {numbers.signed_percent(value, 0), percentage(value)}
     for text in (item for item in data if isinstance(item, str)):

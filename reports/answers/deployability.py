@@ -11,8 +11,7 @@ from optimizer.plans.plan import Plan, Status
 from reports.command_lines import again_command, command_words
 from reports.deploy.deployment import UndeployableError, default_options
 from reports.deploy.files import Deployable, deployable, planned_target, target_files
-from reports.provenance import has_fleet
-from reports.question import inputs_of
+from reports.question import has_fleet, inputs_of
 from reports.text import clean
 from search_spaces.problem import target_of
 

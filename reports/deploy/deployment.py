@@ -100,11 +100,10 @@ def off_switch(name: str) -> str:
     return name.replace("--", "--no-", 1)
 
 
-def transfer_facts(version: str) -> dict[str, set[str]]:
-    """Connectors and fields of --kv-transfer-config of one version of vLLM."""
+def connectors_of(version: str) -> set[str]:
+    """The connectors that one version of vLLM has."""
     transfer: dict[str, dict[str, list[str]]] = _data("flags.json")["vllm"]["transfer"]
-    around = [transfer[dump] for dump in _around(transfer, version)]
-    return {field: set.intersection(*(set(facts[field]) for facts in around)) for field in around[0]}
+    return set.intersection(*(set(transfer[dump]["connectors"]) for dump in _around(transfer, version)))
 
 
 def _around(dumps: Iterable[str], version: str) -> list[str]:

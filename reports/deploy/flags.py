@@ -21,7 +21,7 @@ from costmodel.engine import Draft, Role
 from costmodel.errors import InputError, shown
 from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB, GIGA
-from reports.deploy.deployment import SWITCH, fact, legal_flag, off_switch, transfer_facts, version_numbers
+from reports.deploy.deployment import SWITCH, connectors_of, fact, legal_flag, off_switch, version_numbers
 from search_spaces.engines import SUPPORT
 from search_spaces.enumeration import draft_refused
 from search_spaces.models import config_of, is_model
@@ -339,7 +339,7 @@ def connector(deployment: Deployment) -> str:
     """Decode pulls KV blocks, unless a prefill pool is a pipeline, whose stages push them."""
     if all(pool.settings.pipeline == 1 for pool in deployment.of_role(Role.PREFILL)):
         return PULL
-    if PUSH not in transfer_facts(deployment.engine_version)["connectors"]:
+    if PUSH not in connectors_of(deployment.engine_version):
         raise InputError(
             f"PP above 1 of a prefill pool needs the {PUSH}, which vLLM {deployment.engine_version} lacks; "
             "choose a later version, or plan with pipeline_parallel: [1]"

@@ -36,8 +36,7 @@ from reports.deploy.deployment import (
 from reports.deploy.flags import connector
 from reports.deploy.formats import Raw, manifest, objects, pod_text, render
 from reports.numbers import duration, percent_beside, significant
-from reports.provenance import is_simulated_row
-from reports.question import slo_classes, slo_words
+from reports.question import is_simulated_row, slo_classes, slo_words
 from reports.slos import QUANTILES, goal_label
 from reports.text import clean
 from search_spaces.problem import Balancing, target_of
