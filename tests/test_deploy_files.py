@@ -29,7 +29,6 @@ from reports.deploy.files import (
     MARKER,
     WRITERS,
     checked_directory,
-    checked_fleet,
     deployment_files,
     refusal,
     write_deployment,
@@ -38,7 +37,6 @@ from reports.deploy.formats import load_documents, shell_text
 from search_spaces.bounds import TARGET_NAMES
 from search_spaces.models import load_model
 from tests.deploy_cases import (
-    ALIKE,
     ENGINES,
     EXAMPLES,
     PAIR,
@@ -408,27 +406,8 @@ def test_a_target_that_is_named_runs_the_plan(plan: Plan, target: str, *, proven
             assert deployment_files(seen, options(other))
 
 
-LONG = Ask("DeepSeek-V3", "fp8", title="a-name-of-20-letters")
-RANKED = (replace(RANKS[0], name="b-name-of-20-letters"), RANKS[1])
-
-
-@pytest.mark.parametrize("target", TARGET_NAMES)
-@pytest.mark.parametrize(
-    ("pools", "ask", "day"),
-    [(PAIR, Ask(), True), (ALIKE, Ask(), False), (RANKED, LONG, True), (RANKED, LONG, False)],
-    ids=["pair", "alike", "ranks by day", "ranks"],
-)
-def test_two_replicas_of_a_pool_are_judged_as_all_of_them(
-    pools: tuple[Case, ...], ask: Ask, target: str, *, day: bool
-) -> None:
-    """`optimize` asks every target about a fleet with few of its replicas, which must get the answer of the whole."""
-    plan = plan_of(tuple(replace(case, replicas=4) for case in pools), replace(ask, engine=ENGINES[target]))
-    plan = by_day(plan) if day else plan
-    sentence = ""
-    try:
-        WRITERS[target](checked_fleet(plan, options(target)))
-    except InputError as error:
-        sentence = str(error)
-    assert str(refusal(plan, options(target)) or "") == sentence
-    as_a_set = pools is RANKED and target == "llm-d" and not day
-    assert ("and 37 are allowed" in sentence) is as_a_set
+def test_a_set_has_less_room_for_names() -> None:
+    long = Ask("DeepSeek-V3", "fp8", title="a-name-of-20-letters")
+    plan = plan_of((replace(RANKS[0], name="b-name-of-20-letters"), RANKS[1]), long)
+    assert "and 37 are allowed" in str(refusal(plan, options("llm-d")))
+    assert "and 37 are allowed" not in str(refusal(by_day(plan), options("llm-d")))

@@ -105,17 +105,12 @@ def optimize(
       pdplan optimize workload.yaml --json | jq .cost_usd_per_hour
 
     Finds the cheapest fleet that serves the workload in FILE within its SLOs, says why it is the
-    cheapest, and what the runners-up cost. Start from `pdplan init` or `pdplan workload TRACE`. -o writes
-    DIR/plan.json (the plan, complete) and DIR/report.html (one page, offline). --deploy writes the files
-    that run the plan on --target, or on the engine that it was evaluated for.
+    cheapest, and what the runners-up cost. Start from `pdplan init` or `pdplan workload TRACE`.
 
     Queueing formulas choose the fleet, then its requests are simulated. A fleet that misses an SLO is
-    repaired; a replica that it does not need is removed. --effort quick skips the simulation. Ctrl-C
-    ends it early, once a fleet is proven.
-
+    repaired; a replica that it does not need is removed. Ctrl-C ends it early, once a fleet is proven.
     The report shows how the cost moves with the prices of GPUs; with --effort thorough or --sensitivity,
-    with every other lever too. --front simulates up to N dearer fleets and shows those that no other
-    beats in both cost and tail latency.
+    with every other lever too.
 
     Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss, or the least limit
     that physics allows.

@@ -16,6 +16,7 @@ from costmodel.engine import Role
 from costmodel.errors import InputError, shown
 from optimizer.plans.plan import Plan
 from reports.deploy.deployment import (
+    DeployedPool,
     Deployment,
     Device,
     GatewayRouting,
@@ -26,6 +27,7 @@ from reports.deploy.deployment import (
     fact,
 )
 from reports.deploy.describe import describe
+from reports.deploy.flags import engine_flags
 from reports.deploy.formats import READERS, title
 from reports.deploy.hosts import by_size, gateway_rules, host_files
 from reports.deploy.kubernetes import coarse_words, dynamo_files, llmd_files
@@ -114,23 +116,15 @@ def targets_of(plan: Plan) -> list[str]:
 def refusal(plan: Plan, options: Options, base: Path | None = None) -> InputError | None:
     """Why a plan cannot be deployed so, without a word of other targets; None: it can.
 
-    Nothing is refused for how many replicas a pool has beyond the second, so that two of each are written.
+    The flags of its engines show it; nothing else is written for that.
     """
     try:
-        deployment = few_replicas(checked_fleet(plan, options, base))
-        WRITERS[options.target](deployment)
+        deployment = checked_fleet(plan, options, base)
+        for pool in deployment.pools:
+            engine_flags(deployment, pool)
     except InputError as error:
         return error
     return None
-
-
-def few_replicas(deployment: Deployment) -> Deployment:
-    """The deployment with two replicas of a pool at most, and as before more by day than by night or as many."""
-    pools = []
-    for pool in deployment.pools:
-        replicas = min(pool.replicas, 2)
-        pools.append(replace(pool, replicas=replicas, least=replicas if pool.least == pool.replicas else 1))
-    return replace(deployment, pools=tuple(pools))
 
 
 def checked_fleet(plan: Plan, options: Options, base: Path | None = None) -> Deployment:
@@ -192,27 +186,35 @@ LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 def _faults(deployment: Deployment) -> Iterator[str]:
     """What engines cannot start with, ends of a hand-over cannot agree on, or no object can be called."""
     for pool in deployment.pools:
-        settings, place = pool.settings, f"pool {pool.id}:"
-        if (reason := memory_refused(deployment.model, pool.config)) is not None:
-            yield f"{place} {reason}"
-        if settings.gpus != pool.nodes * pool.node_gpus:
-            yield f"{place} an engine of {settings.gpus} GPUs does not fill {pool.nodes} nodes of {pool.node_gpus} GPUs"
-        rank = settings.tensor * settings.pipeline
-        if deployment.engine == "vllm" and settings.data > 1 and pool.nodes > 1 and pool.node_gpus % rank:
-            yield f"{place} data ranks of {rank} GPUs do not fill the {pool.node_gpus} that it has on each node"
-        if deployment.target.pods and LABEL.fullmatch(pool.node_label) is None:
-            yield f"{place} no node can carry the label {shown(pool.node_label)}; give its GPUs' own with --label"
-        if deployment.disaggregated_set or deployment.target.workers:
-            # names that a controller joins: those of a graph or a set and of its components
-            most = fact("longest_name", "set" if deployment.disaggregated_set else "graph")
-            by_length = deployment.routing is GatewayRouting.BY_LENGTH
-            name = f"{deployment.name}{f'-{pool.name}' * by_length}-{pool.name}"
-            if len(name) > most:
-                yield f"the name {shown(name)} has {len(name)} characters, and {most} are allowed"
+        yield from (f"pool {pool.id}: {reason}" for reason in _pool_faults(deployment, pool))
     for prefill, decode in product(deployment.of_role(Role.PREFILL), deployment.of_role(Role.DECODE)):
         splits = prefill.config.parallelism, decode.config.parallelism
         for _, reason in degree_refusals(deployment.model, *splits):
             yield f"pools {prefill.id} and {decode.id}: {reason}"
+    if deployment.disaggregated_set or deployment.target.workers:
+        most = fact("longest_name", "set" if deployment.disaggregated_set else "graph")
+        by_length = deployment.routing is GatewayRouting.BY_LENGTH
+        for pool in deployment.pools:  # a controller joins the names of a graph or a set and of its components
+            name = f"{deployment.name}{f'-{pool.name}' * by_length}-{pool.name}"
+            if len(name) > most:
+                yield f"the name {shown(name)} has {len(name)} characters, and {most} are allowed"
+
+
+def _pool_faults(deployment: Deployment, pool: DeployedPool) -> Iterator[str]:
+    """Why an engine of a pool has no place on its nodes."""
+    settings, gpus = pool.settings, pool.node_gpus
+    if (reason := memory_refused(deployment.model, pool.config)) is not None:
+        yield reason
+    if pool.nodes > 1 and deployment.options.target == "trtllm":
+        spans = f"an engine of {settings.gpus} GPUs spans {pool.nodes} hosts"
+        yield f"{spans}, which trtllm-serve starts only under MPI"
+    if settings.gpus != pool.nodes * gpus:
+        yield f"an engine of {settings.gpus} GPUs does not fill {pool.nodes} nodes of {gpus} GPUs"
+    rank = settings.tensor * settings.pipeline
+    if deployment.engine == "vllm" and settings.data > 1 and pool.nodes > 1 and gpus % rank:
+        yield f"data ranks of {rank} GPUs do not fill the {gpus} that it has on each node"
+    if deployment.target.pods and LABEL.fullmatch(pool.node_label) is None:
+        yield f"no node can carry the label {shown(pool.node_label)}; give its GPUs' own with --label"
 
 
 def _lengths(deployment: Deployment) -> str:

@@ -298,6 +298,12 @@ def dynamo_trtllm_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     return flags | {OVERRIDES: json.dumps(options, separators=(",", ":"))}
 
 
+def engine_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
+    """All flags, or options of TensorRT-LLM, that shaped an engine's prediction; InputError where it lacks one."""
+    trtllm = dynamo_trtllm_flags if deployment.target.workers else trtllm_options
+    return {"vllm": vllm_flags, "sglang": sglang_flags, "trtllm": trtllm}[deployment.engine](deployment, pool)
+
+
 def graph_tokens(seqs: int, verified: int = 1) -> int:
     """Largest step that replays a CUDA graph, as step times have it of every decode batch [token].
 

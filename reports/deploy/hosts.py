@@ -23,7 +23,7 @@ from costmodel.units import GIB
 from costmodel.words import join_words, percentage
 from optimizer.plans.plan import Route
 from reports.deploy.deployment import DeployedPool, Deployment, Device, fact
-from reports.deploy.flags import Flags, place_words, plain_words, sglang_flags, span_words, trtllm_options, vllm_flags
+from reports.deploy.flags import Flags, engine_flags, place_words, plain_words, span_words
 from reports.deploy.formats import Raw, manifest, objects, render
 from search_spaces.problem import target_of
 
@@ -431,18 +431,11 @@ def _names_addresses(deployment: Deployment) -> bool:
 
 def _options(deployment: Deployment, engine: HostedReplica) -> Flags:
     """What stands in an engine's file of options; empty for SGLang, whose script has all."""
-    if deployment.engine == "vllm":
-        serve = {"--host": ANYWHERE, "--port": engine.port("worker")}
-        flags = vllm_flags(deployment, engine.pool) | serve
-        return {name.removeprefix("--"): value for name, value in flags.items()}
     if deployment.engine == "sglang":
         return {}
-    if len(engine.hosts) > 1:
-        raise InputError(
-            f"pool {engine.pool.id}: an engine of {engine.pool.settings.gpus} GPUs spans {len(engine.hosts)} hosts, "
-            "which trtllm-serve starts only under MPI"
-        )
-    return trtllm_options(deployment, engine.pool)
+    flags = engine_flags(deployment, engine.pool)
+    serve = {"--host": ANYWHERE, "--port": engine.port("worker")} if deployment.engine == "vllm" else {}
+    return {name.removeprefix("--"): value for name, value in (flags | serve).items()}
 
 
 def _command(deployment: Deployment, engine: HostedReplica, rank: int) -> list[str]:
@@ -458,7 +451,7 @@ def _command(deployment: Deployment, engine: HostedReplica, rank: int) -> list[s
     serve = ["--host", ANYWHERE, "--port", str(port)]
     if deployment.engine == "trtllm":
         return [deployment.weights, *serve, *config]
-    words = [*plain_words(sglang_flags(deployment, pool)), *serve]
+    words = [*plain_words(engine_flags(deployment, pool)), *serve]
     if pool.role is Role.PREFILL:
         words += ["--disaggregation-bootstrap-port", str(engine.port("bootstrap"))]
     if len(engine.hosts) > 1:
