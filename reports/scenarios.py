@@ -259,13 +259,7 @@ def draw_tornado(rows: Sequence[LeverSensitivity], base: float) -> Drawing:
         marks += _lever_marks(row, base, scale, 2.0 + 42.0 * number)
     y = 2.0 + 42.0 * len(rows)
     marks.append(Text(min(max(scale(base), 30.0), WIDTH - 30.0), y + 12, hourly(base), "muted", "middle"))
-    summary = "; ".join(f"{lever_words(row.lever)} {', '.join(map(_end_words, _ends(row)))}" for row in rows)
-    return Drawing(WIDTH, y + 16, f"least cost {hourly(base)}: {summary}", tuple(marks))
-
-
-def _end_words(end: tuple[str, float | None]) -> str:
-    value, cost = end
-    return f"at {value} {'no fleet' if cost is None else hourly(cost)}"
+    return Drawing(WIDTH, y + 16, tuple(marks))
 
 
 def _lever_marks(row: LeverSensitivity, base: float, scale: Scale, y: float) -> list[Mark]:
@@ -278,8 +272,8 @@ def _lever_marks(row: LeverSensitivity, base: float, scale: Scale, y: float) -> 
         Rect(0, y + 17, WIDTH, 15, "track"),
     ]
     at = scale(base)
-    for number, end in enumerate(ends):
-        tip, top, cost = f"{name} {_end_words(end)}", y + 18 + 7 * number, end[1]
+    for number, (value, cost) in enumerate(ends):
+        top, tip = y + 18 + 7 * number, f"{name} at {value} {'no fleet' if cost is None else hourly(cost)}"
         to = WIDTH if cost is None else scale(cost)
         if cost is not None and abs(to - at) < 0.5:
             marks.append(Rect(at - 1, top, 2, 6, "other", tip))

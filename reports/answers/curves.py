@@ -212,7 +212,7 @@ def _staircase(curve: Frontier) -> tuple[Chart, ...]:
         Chart(
             title=f"Least cost by {curve.over}",
             caption=f"Each line is one fleet; replicas are whole, so the cost jumps.{gap}",
-            drawing=draw_panels([Panel(x, y, lines, height=240.0)], f"least cost by {curve.over}. {headline(curve)}"),
+            drawing=draw_panels([Panel(x, y, lines, height=240.0)]),
             table=steps_table(replace(curve, by_budget=False)),
         ),
     )
@@ -412,4 +412,4 @@ def _lines(
     ]
     x = Axis("chunk [tokens]", 0.0, max(len(sizes) - 1.0, 1.0), list(enumerate(map(count, sizes))))
     y = Axis(name, 0.0, high, [(value, significant(value)) for value in round_steps(high)])
-    return draw_panels([Panel(x, y, lines, levels=[(limit, "limit", "")], height=240.0)], f"{name} against the chunk")
+    return draw_panels([Panel(x, y, lines, levels=[(limit, "limit", "")], height=240.0)])

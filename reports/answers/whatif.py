@@ -143,7 +143,7 @@ def cost_maps(keys: Sequence[str], rows: Sequence[WordsAndAnswer]) -> tuple[Char
             Chart(
                 title=f"Cost{' at ' if place else ''}{place}: {span}",
                 caption=f"$/h by {levers}; the stronger the color, the more it costs; – is no fleet.",
-                drawing=draw_heat_map([cell(*row) for row in group], down, across, f"cost by {levers}"),
+                drawing=draw_heat_map([cell(*row) for row in group], down, across),
                 table=table_of([*map(clean, keys[-2:]), "#cost"], table),
             )
         )
@@ -408,7 +408,7 @@ def map_chart(keys: Sequence[str], cells: Sequence[Cell]) -> Chart:
         title=title,
         caption="$/h of the cheapest fleet (C colocated, D disaggregated), and what disaggregated costs against "
         "colocated. The stronger the color, the more the cheaper one saves.",
-        drawing=draw_heat_map(list(map(heat, cells)), keys[0], keys[1], title),
+        drawing=draw_heat_map(list(map(heat, cells)), keys[0], keys[1]),
         table=table_of((*map(clean, keys), *columns), table),
         legend=(("split-6", "disaggregated is cheaper"), ("alone-6", "colocated is cheaper")),
     )
