@@ -60,16 +60,6 @@ def value_words(key: str, value: float, digits: int = 3) -> str:
     return f"{FACTOR}{significant(value, digits)}" if unit == FACTOR else exact(value, unit, digits)
 
 
-def lever_phrase(key: str) -> str:
-    """A lever inside a sentence.
-
-    >>> lever_phrase("price.H100"), lever_phrase("burstiness")
-    ('the price of H100', 'burstiness')
-    """
-    words = lever_words(key)
-    return words if words == "burstiness" else f"the {words}"
-
-
 def lever_unit(key: str) -> str:
     """The unit of a lever's values; none for counts and other plain numbers.
 
@@ -237,7 +227,8 @@ def depends_words(rows: Sequence[LeverSensitivity], base: float) -> str:
     row = next(none, rows[0])
     if not moves(row, base):
         return ""
-    name = lever_phrase(row.lever)
+    lever = lever_words(row.lever)
+    name = lever if lever == "burstiness" else f"the {lever}"
     without = next((value for value, cost in _ends(row) if cost is None), None)
     if without is not None:
         return f"With {name} at {without}, no fleet meets the SLO"

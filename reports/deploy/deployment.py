@@ -89,17 +89,6 @@ def legal_flag(engine: str, version: str, name: str) -> Any:
     return kinds[0] if all(kind == kinds[0] for kind in kinds) else None
 
 
-def off_switch(name: str) -> str:
-    """The flag that says no to a switch of vLLM, in the spelling that all its versions take.
-
-    vLLM 0.33 names it --disable-prefix-caching in its help and accepts this one too.
-
-    >>> off_switch("--enable-prefix-caching")
-    '--no-enable-prefix-caching'
-    """
-    return name.replace("--", "--no-", 1)
-
-
 def connectors_of(version: str) -> set[str]:
     """The connectors that one version of vLLM has."""
     transfer: dict[str, dict[str, list[str]]] = _data("flags.json")["vllm"]["transfer"]

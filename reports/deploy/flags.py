@@ -21,7 +21,7 @@ from costmodel.engine import Draft, Role
 from costmodel.errors import InputError, shown
 from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB, GIGA
-from reports.deploy.deployment import SWITCH, connectors_of, fact, legal_flag, off_switch, version_numbers
+from reports.deploy.deployment import SWITCH, connectors_of, fact, legal_flag, version_numbers
 from search_spaces.engines import SUPPORT
 from search_spaces.enumeration import draft_refused
 from search_spaces.models import config_of, is_model
@@ -169,7 +169,10 @@ def _flags(deployment: Deployment, pool: DeployedPool, engine_values: Counted) -
     """A switch that is off has a name of its own, and objects are JSON; InputError for what this version refuses."""
     stated = _stated(deployment, pool, engine_values)
     texts = {name: one_line(value) if isinstance(value, dict) else value for name, value in stated.items()}
-    flags = {off_switch(name) if value is False else name: value is False or value for name, value in texts.items()}
+    flags = {  # vLLM 0.33 lists --disable-prefix-caching in its help, and takes --no-enable-prefix-caching as all do
+        name.replace("--", "--no-", 1) if value is False else name: value is False or value
+        for name, value in texts.items()
+    }
     for name, value in flags.items():
         kind = legal_flag(deployment.engine, deployment.engine_version, name)
         if kind is None or (kind == SWITCH) != (value is True) or (isinstance(kind, list) and str(value) not in kind):

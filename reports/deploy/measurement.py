@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from costmodel.metric import Metric
 from costmodel.units import MILLI
-from costmodel.words import join_words, percentage, plural
+from costmodel.words import percentage, plural
 from costmodel.workload import gamma_arrivals, whole_parts
 from optimizer.fleets.build_plan import with_latencies
 from optimizer.plans.plan import Plan, Status
@@ -35,6 +35,7 @@ from reports.deploy.deployment import (
 )
 from reports.deploy.flags import connector
 from reports.deploy.formats import Raw, manifest, objects, pod_text, render
+from reports.fleets import fleet_words
 from reports.numbers import duration, percent_beside, significant
 from reports.question import is_simulated_row, slo_classes, slo_words
 from reports.slos import QUANTILES, goal_label
@@ -391,10 +392,6 @@ def scattered_words(deployment: Deployment) -> str:
 def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> str:
     """The page of a deployment; files: those that are written, by path."""
     router_plan, options = behind(plan, deployment.router), deployment.options
-    pools = [
-        f"{plural(pool.replicas, f'{pool.role.value} replica')} of {pool.settings.gpus} × {pool.accelerator}"
-        for pool in deployment.pools
-    ]
     chosen_by_size = deployment.behind_gateway and hosts.by_size(hosts.gateway_rules(deployment))
     stack = f"{target_of(deployment.engine).title} {deployment.engine_version}"
     if deployment.options.target != deployment.engine:  # llm-d's versions are those of its engine
@@ -410,7 +407,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         pools=deployment.pools,
         routes=hosts.pool_lines(deployment) if deployment.parted else [],
         steps=start_steps(deployment, files),
-        fleet=f"{join_words(pools)}: {plural(sum(pool.gpus for pool in deployment.pools), 'GPU')}",
+        fleet=f"{fleet_words(plan)}: {plural(sum(pool.gpus for pool in deployment.pools), 'GPU')}",
         room=deployment.template_room,
         most_room=TEMPLATE_TOKENS,
         unchecked=options.unchecked,
