@@ -44,13 +44,11 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
     try:
         multiples = tuple(float(word) for word in value.split(","))
     except ValueError as error:
-        raise click.BadParameter(
-            f"{shown(value[:80])} is neither 'plan' nor multiples of the rate such as 0.4,1,0.8"
-        ) from error
+        raise click.BadParameter(f"{shown(value[:80])} is neither 'plan' nor numbers such as 0.4,1,0.8") from error
     if not bounds.DAY_PARTS.holds(len(multiples)):
-        raise click.BadParameter(f"has {len(multiples)} multiples; {bounds.DAY_PARTS.sentence()}")
+        raise click.BadParameter(f"has {len(multiples)} numbers; {bounds.DAY_PARTS.sentence()}")
     if not all(math.isfinite(multiple) and multiple >= 0.0 for multiple in multiples) or max(multiples) <= 0.0:
-        raise click.BadParameter("its multiples must be finite, 0 or more, and one of them above 0")
+        raise click.BadParameter("its numbers must be finite, 0 or more, and one of them above 0")
     return multiples
 
 
@@ -394,13 +392,18 @@ def resilience(console: Console, /, *, file: Path, losses: int, requests: int | 
 @click.argument("file", metavar="PLAN", type=PATH)
 @click.option("--start-up", callback=seconds, metavar="TIME", default="5min",
               help="Time from the decision to a replica's first request.")  # fmt: skip
-@click.option("--by-hour", metavar="RATE,…", help="24 mean rates [1/s]; default: the daily profile of the plan.")
+@click.option(
+    "--by-hour",
+    callback=day_profile,
+    metavar="RATE,…",
+    help="24 mean rates [1/s]; default: the daily profile of the plan.",
+)
 @click.option("--least", type=whole(LEAST), default=1, help="Fewest replicas of every pool.")
 @click.option("--requests", type=whole(bounds.RUN_REQUESTS), default=5_000,
               help="Fewest requests to simulate for each rate and fleet.")  # fmt: skip
 @answer_options("Write a page with a chart.")
 def autoscale(
-    console: Console, /, *, file: Path, start_up: float, by_hour: str | None, least: int, requests: int, output: Output
+    console: Console, /, *, file: Path, start_up: float, by_hour: Any, least: int, requests: int, output: Output
 ) -> int:
     """Examples:
 
@@ -426,8 +429,11 @@ def autoscale(
     output.check(PLAN=file)
     instance, fleet = fleet_of_plan(read_fleet(file), file.parent)
     volume = planned_profile(instance)
-    if by_hour is not None:
-        volume = np.array(_rates(by_hour)) / instance.problem.workload.request_rate
+    if by_hour:
+        if len(by_hour) != HOURS_PER_DAY or not all(map(bounds.HOURLY_RATE.holds, by_hour)):
+            high = f"{bounds.HOURLY_RATE.high:,g}"
+            raise InputError(f"--by-hour has {len(by_hour)} rates; allowed: {HOURS_PER_DAY}, each from 0 to {high}/s")
+        volume = np.array(by_hour) / instance.problem.workload.request_rate
     if volume is None:
         raise InputError(
             "the plan has no daily profile (workload.diurnal); state one with --by-hour, 24 rates separated by commas"
@@ -435,20 +441,3 @@ def autoscale(
     with console.milestones() as progress:
         day = scale(instance, fleet, volume, start_up, least, requests=requests, progress=progress)
     return output.show(console, autoscale_document(instance.problem, day), autoscale_dict(day))
-
-
-def _rates(text: str) -> list[float]:
-    """Read 24 rates [1/s].
-
-    >>> len(_rates("1" + ",2" * 23))
-    24
-    """
-    try:
-        rates = [float(word) for word in text.split(",")]
-    except ValueError:
-        raise InputError(f"--by-hour {shown(text)} is not a list of 24 numbers") from None
-    if len(rates) != HOURS_PER_DAY or not all(bounds.HOURLY_RATE.holds(rate) for rate in rates) or max(rates) <= 0.0:
-        raise InputError(
-            f"--by-hour needs {HOURS_PER_DAY} rates of at least 0, one above 0, but has {len(rates)} values"
-        )
-    return rates
