@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from costmodel.metric import METRICS
@@ -135,11 +134,6 @@ def compare(before: Plan, after: Plan) -> Comparison:
     changes = list(_pool_changes(before.pools, after.pools))
     inputs = tuple(_input_changes((), *(readable_inputs(plan.provenance.inputs) for plan in plans)))
     differing = [change for change in changes if change.difference or change.settings or change.kind != "changed"]
-    counts = Counter(change.name for change in differing)
-    for number, change in enumerate(differing):  # where pools of both plans changed under one name, it names the plan
-        if counts[change.name] > 1:
-            place = "first" if change.kind == "removed" else "second"
-            differing[number] = replace(change, name=f"{change.name} of the {place} plan")
     fleets = [plan if has_fleet(plan) else None for plan in plans]
     gpus = [None if plan is None else float(sum(plan.gpus.values())) for plan in fleets]
     gaps = [None if plan is None else gap_of_any_fleet(plan) for plan in fleets]
