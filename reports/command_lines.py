@@ -38,8 +38,8 @@ def command_words(plan: Plan) -> list[str]:
 def _without_settings(words: Sequence[str], keys: Collection[str]) -> list[str]:
     """The words of a command without the --set options of these keys; of others that say the same the last counts."""
     pairs = enumerate(pairwise(words))
-    stated = {at for at, (flag, value) in pairs if flag == "--set" and value.partition("=")[0] in keys}
-    return [word for at, word in enumerate(words) if not {at, at - 1} & stated]
+    places = {at for at, (flag, value) in pairs if flag == "--set" and value.partition("=")[0] in keys}
+    return [word for at, word in enumerate(words) if not {at, at - 1} & places]
 
 
 def next_command(plan: Plan) -> str:
