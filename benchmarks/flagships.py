@@ -3,7 +3,7 @@
     python benchmarks/flagships.py [--effort quick|standard] [--json] [NAME ...]
 
 NAME: of a problem, such as gpt-oss-120b; default: all. The table is Markdown: fleet, price, the share of requests that
-meet the SLO with its 95 % interval, what the prefix cache finds, the first target whose files pass the lint, and CPU
+meet the SLO with its 95 % interval, what the prefix cache finds, the first target that runs it, and CPU
 seconds of planning. Exits with 1 where a plan does not meet its SLO or no target takes it.
 """
 
@@ -25,7 +25,7 @@ from pdplan import InputError, deploy, optimize  # noqa: E402
 from reports.deploy.files import planned_target  # noqa: E402
 from reports.fleets import fleet_words  # noqa: E402
 from reports.numbers import percent  # noqa: E402
-from reports.provenance import has_fleet  # noqa: E402
+from reports.question import has_fleet  # noqa: E402
 from search_spaces.problem import TARGETS  # noqa: E402
 
 PROBLEMS = ROOT / "benchmarks" / "flagships"

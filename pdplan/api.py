@@ -14,15 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import InputError, shown
-from search_spaces.bounds import (
-    CONCURRENCY,
-    HALF_WIDTH,
-    REPLICATIONS,
-    REQUEST_RATE,
-    SEED,
-    SIMULATED_REQUESTS,
-    TIME_LIMIT,
-)
+from search_spaces import bounds
 
 from .files import read_fleet, stated_fleet
 
@@ -83,7 +75,7 @@ def optimize(
     flags = {"seed": seed, "target": target, "confidence": confidence, "prices": prices}
     problem = _problem(problem, base, settings, flags)
     level: Level = _value("effort", member(Level), effort or "")
-    duration = quantity(Kind.DURATION, TIME_LIMIT)
+    duration = quantity(Kind.DURATION, bounds.TIME_LIMIT)
     seconds: float | None = _value("time_limit", duration, time_limit)
     if study is not None:
         if level is not Level.THOROUGH and front is None:
@@ -156,23 +148,22 @@ def simulate(
     """
     from costmodel.simulator.run import prepare
     from optimizer.verification.simulated_plan import PLANNED, SimulationRequest, simulate_plan
-    from search_spaces.bounds import ROUTER_SPELLINGS
     from search_spaces.fields import count, member, quantity, share
     from search_spaces.problem import Balancing
     from search_spaces.quantities import Kind
 
     request = SimulationRequest(
-        rate=_value("rate", quantity(Kind.RATE, REQUEST_RATE), rate),
-        requests=_value("requests", count(SIMULATED_REQUESTS), requests),
-        seed=_value("seed", count(SEED), seed),
-        replications=_value("replications", count(REPLICATIONS), replications),
+        rate=_value("rate", quantity(Kind.RATE, bounds.REQUEST_RATE), rate),
+        requests=_value("requests", count(bounds.SIMULATED_REQUESTS), requests),
+        seed=_value("seed", count(bounds.SEED), seed),
+        replications=_value("replications", count(bounds.REPLICATIONS), replications),
         trace=None if trace is None else Path(trace),
         profile=PLANNED if diurnal == "plan" else None if diurnal is None else tuple(map(float, diurnal)),
-        concurrency=_value("concurrency", count(CONCURRENCY), concurrency),
+        concurrency=_value("concurrency", count(bounds.CONCURRENCY), concurrency),
         goodput=goodput,
         curve=curve,
-        balancing=_value("balancing", member(Balancing, ROUTER_SPELLINGS), balancing),
-        until=_value("until", share(HALF_WIDTH), until),
+        balancing=_value("balancing", member(Balancing, bounds.ROUTER_SPELLINGS), balancing),
+        until=_value("until", share(bounds.HALF_WIDTH), until),
     )
     request.check()
     chosen_plan = _plan(plan, alternative)
@@ -280,14 +271,14 @@ def deployment_options(
     """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
     from reports.deploy.deployment import Device, Options, checked_version, versions_of
     from reports.deploy.files import deployable, planned_target, targets_of
-    from search_spaces.bounds import NO_TARGET, TARGET_NAMES, TARGET_SPELLINGS
 
     name = target or planned_target(plan)
-    if target is None and plan.provenance.inputs.get("target") in {None, NO_TARGET} and len(targets_of(plan)) > 1:
+    is_open = target is None and plan.provenance.inputs.get("target") in {None, bounds.NO_TARGET}
+    if is_open and len(targets_of(plan)) > 1:
         name = deployable(plan).target or name  # the first that runs it; where none does, the refusal says why
-    name = TARGET_SPELLINGS.get(name, name)
-    if name not in TARGET_NAMES:
-        names = ", ".join(TARGET_NAMES)
+    name = bounds.TARGET_SPELLINGS.get(name, name)
+    if name not in bounds.TARGET_NAMES:
+        names = ", ".join(bounds.TARGET_NAMES)
         raise InputError(f"the plan's engine {shown(name)} is none of {names}; name a target with --target")
     try:
         version = checked_version(name, engine_version, unchecked=unchecked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,11 +122,11 @@ def stated_fleet(path: Path, workload: Path | None, overrides: dict[str, Any]) -
 class Output:
     """Where an answer goes: to stdout for a person or, with --json, for a program; and to files."""
 
-    csv: Path | None
-    parquet: Path | None
     html: Path | None
     as_json: bool
     force: bool
+    csv: Path | None = None
+    parquet: Path | None = None
 
     def check(self, others: Mapping[str, Path | None] = MappingProxyType({}), **inputs: Path | None) -> None:
         """Refuse files that cannot be written; others: by option; inputs: what is read, by argument or option."""
@@ -162,6 +163,22 @@ class Output:
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
+def gathered(argument: str, gather: Callable[..., Any], options: Sequence[Decorator]) -> Decorator:
+    """Add options; those that `gather` takes reach the command as one argument that it makes of them."""
+    names = inspect.signature(gather).parameters
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        @pass_console
+        @wraps(function)
+        def command(console: Console, /, **values: Any) -> Any:
+            own = {name: values.pop(name) for name in names if name in values}
+            return function(console, **{argument: gather(**own)}, **values)
+
+        return functools.reduce(lambda command, option: option(command), reversed(options), command)
+
+    return add
+
+
 def answer_options(page: str, *others: Decorator, rows: str = "", parquet: bool = False) -> Decorator:
     """Add --html, --json, --force and those of the console, gathered in the argument `output`, an `Output`.
 
@@ -173,26 +190,7 @@ def answer_options(page: str, *others: Decorator, rows: str = "", parquet: bool 
         options.append(click.option("--parquet", type=PATH, metavar="OUT", help="The same as Parquet (needs pyarrow)."))
     options.append(click.option("--html", type=PATH, metavar="OUT", help=page))
     options += [*others, json_option, force_option, console_options]
-
-    def add(function: Callable[..., int]) -> Callable[..., int]:
-        @pass_console
-        @wraps(function)
-        def command(
-            console: Console,
-            /,
-            *,
-            html: Path | None,
-            as_json: bool,
-            force: bool,
-            csv: Path | None = None,
-            parquet: Path | None = None,
-            **others: Any,
-        ) -> int:
-            return function(console, output=Output(csv, parquet, html, as_json, force), **others)
-
-        return functools.reduce(lambda command, option: option(command), reversed(options), command)
-
-    return add
+    return gathered("output", Output, options)
 
 
 def problem_options(
@@ -285,25 +283,18 @@ def view_options(rival: str) -> Decorator:
         console_options,
     ]
 
-    def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        @pass_console
-        @wraps(function)
-        def command(
-            console: Console, /, *, output: Path | None, form: str | None, as_json: bool, force: bool, **others: Any
-        ) -> None:
-            if as_json and form not in {None, "json"}:
-                raise InputError(f"--json is one form of the answer and --format {form} another; leave one out")
-            endings = {".html": "html", ".htm": "html", ".json": "json", ".md": "md", ".txt": "text", "": "text"}
-            ending = output.suffix.lower() if output else ""
-            form = form or ("json" if as_json else endings.get(ending))
-            if form is None:
-                views = "end it in .html, .md, .json or .txt, or state --format"
-                raise InputError(f"-o {output}: no view ends in {ending}; {views}")
-            function(console, view=View(form, output, force, rival), **others)
+    def view(output: Path | None, form: str | None, as_json: bool, force: bool) -> View:
+        if as_json and form not in {None, "json"}:
+            raise InputError(f"--json is one form of the answer and --format {form} another; leave one out")
+        endings = {".html": "html", ".htm": "html", ".json": "json", ".md": "md", ".txt": "text", "": "text"}
+        ending = output.suffix.lower() if output else ""
+        form = form or ("json" if as_json else endings.get(ending))
+        if form is None:
+            views = "end it in .html, .md, .json or .txt, or state --format"
+            raise InputError(f"-o {output}: no view ends in {ending}; {views}")
+        return View(form, output, force, rival)
 
-        return functools.reduce(lambda command, option: option(command), reversed(options), command)
-
-    return add
+    return gathered("view", view, options)
 
 
 def check_files(

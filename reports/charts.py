@@ -100,11 +100,10 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A chart ready to be written as SVG: size, what it shows in words, and its marks from back to front."""
+    """A chart ready to be written as SVG: size, and its marks from back to front."""
 
     width: float
     height: float
-    label: str
     marks: tuple[Mark, ...]
 
 
@@ -335,14 +334,14 @@ class Panel:
     height: float = 200.0
 
 
-def draw_panels(panels: Sequence[Panel], summary: str) -> Drawing:
+def draw_panels(panels: Sequence[Panel]) -> Drawing:
     """Draw panels below each other."""
     marks: list[Mark] = []
     top = 0.0
     for panel in panels:
         marks += _panel_marks(panel, top)
         top += panel.height
-    return Drawing(WIDTH, top, summary, tuple(marks))
+    return Drawing(WIDTH, top, tuple(marks))
 
 
 def _panel_marks(panel: Panel, top: float) -> list[Mark]:
@@ -403,7 +402,7 @@ class Bar:
     texts: tuple[str, ...] = ()
 
 
-def draw_bars(bars: Sequence[Bar], summary: str, line: float | None = None) -> Drawing:
+def draw_bars(bars: Sequence[Bar], line: float | None = None) -> Drawing:
     """Draw bars below each other, from 0 to the longest; line: a value that all are set against, if it is in range."""
     longest = max((sum(value for _, value, _ in bar.parts) for bar in bars), default=0.0) or 1.0
     marks: list[Mark] = []
@@ -424,14 +423,13 @@ def draw_bars(bars: Sequence[Bar], summary: str, line: float | None = None) -> D
         if line is not None and line <= longest:
             at_line = line / longest * WIDTH
             marks.append(Path(((at_line, y + 15), (at_line, y + 33)), "limit"))
-    return Drawing(WIDTH, max(40.0 * len(bars) - 2, 1.0), summary, tuple(marks))
+    return Drawing(WIDTH, max(40.0 * len(bars) - 2, 1.0), tuple(marks))
 
 
 def draw_stacks(
     stacks: Sequence[Parts],
     x_ticks: Ticks,
     y: Axis,
-    summary: str,
     *,
     name: str = "",
     limit: tuple[float, str] | None = None,
@@ -457,7 +455,7 @@ def draw_stacks(
         height = drawn.y(limit[0])
         marks.append(Path(((PLOT.left, height), (PLOT.right, height)), "limit", limit[1]))
         marks += headings([(PLOT.right - 60, limit[1], "limit")], PLOT, PLOT.top - 13)
-    return Drawing(WIDTH, HEIGHT, summary, tuple(marks))
+    return Drawing(WIDTH, HEIGHT, tuple(marks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,7 +481,7 @@ def tone_of(value: float | None, span: tuple[float, float], family: str = "heat"
     return f"{family}-{1 + min(int(share * LEVELS), LEVELS - 1)}"
 
 
-def draw_heat_map(cells: Sequence[HeatCell], down: str, across: str, summary: str) -> Drawing:
+def draw_heat_map(cells: Sequence[HeatCell], down: str, across: str) -> Drawing:
     """Draw a cell for each combination; its lines stand in it where there is room. down: empty where one lever varies.
 
     Cells may come in any order; values stand in the order in which they first come, a unit that all have beside the
@@ -517,7 +515,7 @@ def draw_heat_map(cells: Sequence[HeatCell], down: str, across: str, summary: st
         for n, value in enumerate(columns)
         if n % step == 0
     ]
-    return Drawing(WIDTH, bottom + 24, summary, tuple(marks))
+    return Drawing(WIDTH, bottom + 24, tuple(marks))
 
 
 def _common_unit(names: Sequence[str]) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Final
 
 from optimizer.plans.plan import Plan
 
 from .limits import relaxed_settings
-from .provenance import has_fleet
+from .question import has_fleet
 from .text import clean
 
 MOST_COMMAND: Final = 2000
@@ -35,31 +35,11 @@ def command_words(plan: Plan) -> list[str]:
         return command.split()
 
 
-def _without_settings(plan: Plan, keys: Iterable[str]) -> list[str]:
-    """The words of a plan's command without the --set options of these keys; the key may stand behind an equals sign.
-
-    A class or a GPU type may be told by its name or by its number.
-    """
-    places, words = {_place(plan, key) for key in keys}, command_words(plan)
-
-    def is_stated_anew(value: str) -> bool:
-        return _place(plan, value.partition("=")[0]) in places
-
-    joined = [word for word in words if not (word.startswith("--set=") and is_stated_anew(word[6:]))]
-    dropped = {at for at, (flag, value) in enumerate(pairwise(joined)) if flag == "--set" and is_stated_anew(value)}
-    return [word for at, word in enumerate(joined) if not {at - 1, at} & dropped]
-
-
-def _place(plan: Plan, key: str) -> str:
-    """A key of --set with the number of an item, which may be told by its name, or not at all where it is alone."""
-    section, _, rest = key.partition(".")
-    item, _, field = rest.rpartition(".")
-    items = plan.provenance.inputs.get(section)
-    if not isinstance(items, list):
-        return key
-    names = [str(row.get("name")).casefold() for row in items if isinstance(row, Mapping)]
-    number = str(names.index(item.casefold())) if item.casefold() in names else item or "0"
-    return f"{section}.{number}.{field}"
+def _without_settings(words: Sequence[str], keys: Collection[str]) -> list[str]:
+    """The words of a command without the --set options of these keys; of others that say the same the last counts."""
+    pairs = enumerate(pairwise(words))
+    places = {at for at, (flag, value) in pairs if flag == "--set" and value.partition("=")[0] in keys}
+    return [word for at, word in enumerate(words) if not {at, at - 1} & places]
 
 
 def next_command(plan: Plan) -> str:
@@ -72,7 +52,7 @@ def next_command(plan: Plan) -> str:
         if not settings:
             return f"relax a limit in {workload}, then {command}"
         options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-        return shlex.join([*_without_settings(plan, settings), *options])
+        return shlex.join([*_without_settings(words, settings), *options])
     for flag in ("-o", "--output"):
         if flag in words[:-1]:
             has_others = any(row.pools for row in plan.alternatives[1:])
@@ -90,7 +70,7 @@ def again_command(plan: Plan, flags: str) -> str:
     flag_words = shlex.split(flags)
     replaced = OUTPUT_OPTIONS | {word.partition("=")[0] for word in flag_words if word.startswith("-")} - {"--set"}
     keys = {word.partition("=")[0] for before, word in pairwise(flag_words) if before == "--set"}
-    words = _without_settings(plan, keys)
+    words = _without_settings(command_words(plan), keys)
     kept = [
         word
         for before, word in zip(("", *words), words, strict=False)

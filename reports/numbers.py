@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from typing import Final, TypeGuard
 
-from costmodel import words
 from costmodel.words import dollars, percentage, plural
 
 MISSING: Final = "–"
@@ -131,15 +130,6 @@ def hourly(value: float | None) -> str:
     '$40.40/h'
     """
     return money(value) if not is_number(value) else f"{money(value)}/h"
-
-
-def listed(usd_per_hour: float | None) -> str:
-    """Write the listed price of one GPU, or that it is not known.
-
-    >>> listed(6.325), listed(None)
-    ('$6.325/h', '–')
-    """
-    return words.listed(usd_per_hour) if is_number(usd_per_hour) else money(usd_per_hour)
 
 
 def monthly(usd_per_hour: float | None) -> str:

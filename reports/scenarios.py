@@ -7,12 +7,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
-from costmodel.words import join_words, plural
+from costmodel.words import plural
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import (
     BreakEven,
     EnginePool,
-    Flip,
     LeverSensitivity,
     PricePiece,
     Sensitivity,
@@ -59,16 +58,6 @@ def value_words(key: str, value: float, digits: int = 3) -> str:
     if key == QUANTILE:
         return f"{percent(value)} quantile"
     return f"{FACTOR}{significant(value, digits)}" if unit == FACTOR else exact(value, unit, digits)
-
-
-def lever_phrase(key: str) -> str:
-    """A lever inside a sentence.
-
-    >>> lever_phrase("price.H100"), lever_phrase("burstiness")
-    ('the price of H100', 'burstiness')
-    """
-    words = lever_words(key)
-    return words if words == "burstiness" else f"the {words}"
 
 
 def lever_unit(key: str) -> str:
@@ -238,7 +227,8 @@ def depends_words(rows: Sequence[LeverSensitivity], base: float) -> str:
     row = next(none, rows[0])
     if not moves(row, base):
         return ""
-    name = lever_phrase(row.lever)
+    lever = lever_words(row.lever)
+    name = lever if lever == "burstiness" else f"the {lever}"
     without = next((value for value, cost in _ends(row) if cost is None), None)
     if without is not None:
         return f"With {name} at {without}, no fleet meets the SLO"
@@ -260,13 +250,7 @@ def draw_tornado(rows: Sequence[LeverSensitivity], base: float) -> Drawing:
         marks += _lever_marks(row, base, scale, 2.0 + 42.0 * number)
     y = 2.0 + 42.0 * len(rows)
     marks.append(Text(min(max(scale(base), 30.0), WIDTH - 30.0), y + 12, hourly(base), "muted", "middle"))
-    summary = "; ".join(f"{lever_words(row.lever)} {', '.join(map(_end_words, _ends(row)))}" for row in rows)
-    return Drawing(WIDTH, y + 16, f"least cost {hourly(base)}: {summary}", tuple(marks))
-
-
-def _end_words(end: tuple[str, float | None]) -> str:
-    value, cost = end
-    return f"at {value} {'no fleet' if cost is None else hourly(cost)}"
+    return Drawing(WIDTH, y + 16, tuple(marks))
 
 
 def _lever_marks(row: LeverSensitivity, base: float, scale: Scale, y: float) -> list[Mark]:
@@ -279,8 +263,8 @@ def _lever_marks(row: LeverSensitivity, base: float, scale: Scale, y: float) -> 
         Rect(0, y + 17, WIDTH, 15, "track"),
     ]
     at = scale(base)
-    for number, end in enumerate(ends):
-        tip, top, cost = f"{name} {_end_words(end)}", y + 18 + 7 * number, end[1]
+    for number, (value, cost) in enumerate(ends):
+        top, tip = y + 18 + 7 * number, f"{name} at {value} {'no fleet' if cost is None else hourly(cost)}"
         to = WIDTH if cost is None else scale(cost)
         if cost is not None and abs(to - at) < 0.5:
             marks.append(Rect(at - 1, top, 2, 6, "other", tip))
@@ -335,9 +319,6 @@ def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:
 
 # --- the section ------------------------------------------------------------------------------------------------------
 
-MOST_FLIPS: Final = 2
-"""Changes of the kind of fleet that are told in a summary."""
-
 
 def base_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     """Say which fleets the section's costs are of, and how the recommended one stands to them."""
@@ -357,19 +338,6 @@ def swing_sentence(sensitivity: Sensitivity) -> str:
     return depends_words(sensitivity.levers, sensitivity.usd_per_hour) or no_swing
 
 
-def flip_words(row: LeverSensitivity, flip: Flip, own: Sequence[EnginePool] = ()) -> str:
-    """Say at which value of a lever which fleet is the cheapest by formula; own: the pools of the recommended one.
-
-    The recommended fleet need not be the cheapest by formula at the lever's own value: that one may have missed when
-    it was simulated.
-    """
-    at, before = value_words(row.lever, flip.other_at), value_words(row.lever, flip.same_at)
-    price = f", for {hourly(flip.usd_per_hour)}" if flip.usd_per_hour is not None else ""
-    fleet = "the recommended one" if _alike(own, flip.pools) else fleet_line(flip.pools)
-    where = f"With {lever_phrase(row.lever)} at {at} (not yet at {before}),"
-    return f"{where} the cheapest fleet is {fleet}{price}" if flip.pools else f"{where} no fleet meets the SLO"
-
-
 def _without_sensitivity(plan: Plan) -> Section:
     """Why it was not worked out, or the command that does it."""
     again, how = again_command(plan, "--sensitivity"), "Not worked out; to have it:"
@@ -386,17 +354,15 @@ def sensitivity_section(plan: Plan) -> Section:
     sensitivity = plan.sensitivity
     if sensitivity is None:
         return _without_sensitivity(plan)
-    own, changes = own_pools(plan), [(row, flip) for row in sensitivity.levers for flip in row.flips]
+    changes = [(row, flip) for row in sensitivity.levers for flip in row.flips]
     sentences = (
         break_even_sentence(plan, sensitivity),
         swing_sentence(sensitivity) if sensitivity.complete else "",
-        *(flip_words(row, flip, own) for row, flip in changes[:MOST_FLIPS]),
         f"No other lever changes the fleet within {percent(sensitivity.share)}"
         if sensitivity.complete and not changes
         else "",
         "Step times are moved over the 90 % interval of our prediction errors" if sensitivity.complete else "",
     )
-    names = join_words(list(dict.fromkeys(lever_words(row.lever) for row, _ in changes)))
     cells = [
         (
             lever_words(row.lever),
@@ -407,7 +373,7 @@ def sensitivity_section(plan: Plan) -> Section:
         for row, flip in changes
     ]
     table = table_of(("lever", "#now", "#same kind at", "#another at", "which", "#$/h fleet"), cells)
-    where = Section(f"Levers that make another fleet the cheapest: {names}", table=table, detail=Detail.PAGE)
+    where = Section("Levers that make another fleet the cheapest", table=table)
     return Section(
         "Sensitivity",
         (base_sentence(plan, sensitivity), *(f"{text}." for text in said(*sentences))),

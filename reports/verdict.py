@@ -34,8 +34,17 @@ from .numbers import (
     significant,
     size,
 )
-from .provenance import has_fleet, is_simulated_row, serving_words, speed_words
-from .question import day_rate, inputs_of, missed_slo, served_rate, slo_name
+from .question import (
+    day_rate,
+    has_fleet,
+    inputs_of,
+    is_simulated_row,
+    missed_slo,
+    served_rate,
+    serving_words,
+    slo_name,
+    speed_words,
+)
 from .slos import misses_used, requests_of, spread, tightest, tightest_first
 from .text import clean, sentence
 

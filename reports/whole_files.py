@@ -73,6 +73,7 @@ def write_whole(texts: Mapping[Path, str | bytes]) -> None:
     try:
         for path, text in texts.items():
             place = Path(os.path.realpath(path))  # a link stays, and what it points to is replaced
+            place.parent.mkdir(parents=True, exist_ok=True)
             begun[place] = _write_beside(place, text)
         for place, temporary in begun.items():
             path = place
@@ -136,19 +137,18 @@ def check_free(path: Path, *, force: bool) -> None:
 
 
 def check_directory(directory: Path, names: Iterable[str], *, force: bool) -> None:
-    """Make the directory if need be; raise InputError unless a plan's files may be written into it.
+    """Raise InputError unless a plan's files may be written into a directory, which `write_whole` makes if need be.
 
     force: also in the place of files that pdplan did not write.
     """
     paths = [directory / name for name in names]
     try:
-        if directory.exists() and not directory.is_dir():
+        if os.path.lexists(directory) and not directory.is_dir():
             raise InputError(f"{directory} is a file, not a directory; choose another name")
-        directory.mkdir(parents=True, exist_ok=True)
-        _try_a_file_in(directory)
+        _try_a_file_in(next(folder for folder in (directory, *directory.absolute().parents) if folder.exists()))
     except OSError as error:
         raise InputError(f"{directory} cannot be written: {error.strerror}") from error
-    for path in paths:
+    for path in paths if directory.exists() else ():
         check_target(path, force=True, rival="")
     check_origin(directory, paths, None if force else is_output, ", or replace it with --force")
 
@@ -182,14 +182,10 @@ def write_listed(texts: Mapping[str, str], directory: Path) -> list[Path]:
     check_origin(directory, paths, old.__contains__)
     new_folders = [folder for folder in sorted({directory, *(path.parent for path in paths)}) if not folder.exists()]
     try:
-        for folder in new_folders:
-            folder.mkdir(parents=True, exist_ok=True)
         write_whole(paths)
-    except BaseException as error:
+    except BaseException:
         for folder in new_folders:
             shutil.rmtree(folder, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise InputError(f"{shown_path(directory)} cannot be written: {error.strerror}") from error
         raise
     for path in sorted(old - set(paths)):
         try:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hypothesis import assume
 from hypothesis import strategies as st
 
@@ -351,3 +355,41 @@ def example(name: str) -> tuple[Deployment, dict[str, str]]:
     """A deployment of the examples, and its files."""
     plan, asked, _ = EXAMPLES[name]
     return describe(plan, asked), deployment_files(plan, asked)
+
+
+Started = tuple[str, int, dict[str, Any], Any]
+"""The pool of an engine, how many equal ones there are, its flags or options by name, and its pod, if it has one."""
+
+
+def started(files: dict[str, str]) -> Iterator[Started]:
+    """Every engine that files start, as they say it."""
+    for path, text in files.items():
+        if match := re.fullmatch(r"workers/((.*)-\d+)(\.node0)?\.sh", path):
+            options = yaml.safe_load(files.get(f"workers/{match[1]}.yaml", "{}"))
+            named = {f"--{name}": value for name, value in options.items()}
+            yield match[2], 1, options | named | flags_of(shlex.split(text.splitlines()[-1])), None
+        elif re.fullmatch(r"dgd\.yaml|pools/.*\.yaml", path):
+            for document in yaml.safe_load_all(text):
+                yield from _pods(document, 1)
+
+
+def _pods(value: Any, replicas: int) -> Iterator[Started]:
+    """The pods of pools; of those of an engine that spans nodes only the first."""
+    if isinstance(value, dict):
+        replicas = value.get("replicas", replicas)
+        labels = (value.get("metadata") or {}).get("labels") or {}
+        if "pdplan.dev/pool" in labels and "containers" in value["spec"]:
+            words = [str(word).replace("$$(", "$(") for word in value["spec"]["containers"][0]["args"]]
+            yield labels["pdplan.dev/pool"], replicas, flags_of(words), value
+        value = [inner for key, inner in value.items() if key != "workerTemplate" or "leaderTemplate" not in value]
+    for inner in value if isinstance(value, list) else ():
+        yield from _pods(inner, replicas)
+
+
+def flags_of(words: list[str]) -> dict[str, Any]:
+    """The flags of a command line, with the value of each, True of a switch; "": the last word before them."""
+    flags, name = dict[str, Any](), ""
+    for word in words:
+        name = word if word.startswith("--") else name
+        flags[name] = True if word == name else word
+    return flags

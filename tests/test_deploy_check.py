@@ -20,17 +20,8 @@ from hypothesis import strategies as st
 from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
-from reports.deploy.files import (
-    RECORD,
-    WRITERS,
-    checked_files,
-    deployment_files,
-    differences,
-    recorded_options,
-    rule_faults,
-)
+from reports.deploy.files import RECORD, WRITERS, deployment_files, differences, recorded_options
 from reports.deploy.formats import READERS, load_documents
-from reports.deploy.lint import RULES, Started
 from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of
 from tests.golden_files import assert_golden
 
@@ -152,12 +143,8 @@ def test_a_fault_is_a_line(deployed: tuple[Path, Path], capsys: pytest.CaptureFi
     finally:
         file.write_text(text, "utf-8")
     assert code == ExitCode.BAD_INPUT
-    assert "  settings_are_the_plans: dgd.yaml: decode-2: max_num_seqs is 512, but" in out
-    assert re.fullmatch(
-        r"pdplan: error: \S+ does not deploy 'case' as it was evaluated: "
-        r"\d+ faults?(; (1 rule is|\d+ rules are) broken)?\n",
-        err,
-    )
+    assert re.search(r"^dgd\.yaml: .* is '512', not '128'", out, re.MULTILINE)
+    assert re.fullmatch(r"pdplan: error: \S+ does not deploy 'case' as it was evaluated: 1 fault\n", err)
 
 
 def test_a_record_keeps_every_option() -> None:
@@ -165,32 +152,7 @@ def test_a_record_keeps_every_option() -> None:
     assert recorded_options(deployment_files(plan_of(), asked)[RECORD]) == asked
 
 
-# --- broken files are refused, by the rule that is about what is broken; so are plans that a target cannot run
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_sound_files_break_no_rule(name: str) -> None:
-    deployment, files = example(name)
-    assert rule_faults(deployment, files) == []
-    assert checked_files(deployment, files, files).faults == 0
-
-
-DEFECTS: list[tuple[str, str, str, str, str]] = yaml.load(
-    (Path(__file__).parent / "deploy_defects.yaml").read_text("utf-8"), _LOADER
-)
-"""What somebody may do to the files of a case by hand: the rule that is about it, the files, and the change."""
-
-
-@pytest.mark.parametrize(("name", "rule", "paths", "old", "new"), DEFECTS)
-def test_a_defect_is_refused_by_its_rule(name: str, rule: str, paths: str, old: str, new: str) -> None:
-    deployment, files = example(name)
-    changed = {
-        path: re.sub(old, new, text, flags=re.MULTILINE) if re.search(paths, path) else text
-        for path, text in files.items()
-    }
-    checked = checked_files(deployment, files, changed)
-    assert checked.differs
-    assert rule in {broken for broken, _ in checked.breaks}, checked.breaks
+# --- plans that a target cannot run are refused
 
 
 NAMED = re.compile(r"(?:`|`sbatch |-f |--env-file )([\w*./-]+\.(?:sh|cfg|env|yaml))(?=[`\s])")
@@ -202,17 +164,6 @@ def test_every_file_is_compared_and_the_page_names_no_other(name: str) -> None:
     files = example(name)[1]
     assert {PurePosixPath(path).suffix for path in files} <= {*READERS, ".md"}
     assert [path for path in NAMED.findall(files["README.md"]) if not fnmatch.filter(files, path)] == []
-
-
-def test_every_rule_is_broken_by_some_defect_and_says_what_it_is_about() -> None:
-    assert set(RULES) - {rule for _, rule, *_ in DEFECTS} == {"names_are_short"}
-    assert all((rule.__doc__ or "").strip().endswith(".") for rule in RULES.values())
-    deployment, _ = example("dynamo-by-length")
-    first, *others = deployment.pools
-    long = replace(deployment, pools=(replace(first, name="a-name-of-20-letters"), *others))
-    name = "case-a-name-of-20-letters-a-name-of-20-letters"
-    sentences = list(RULES["names_are_short"](long, Started((), (), {})))
-    assert sentences == [f"the name '{name}' has {len(name)} characters, and 45 are allowed"]
 
 
 APART, ALONE, FIRST, LATER = Case("prefill", pp=2, seqs=8), Case("colocated"), Case("prefill", seqs=8), Case("decode")
@@ -256,9 +207,9 @@ def test_golden_refusals() -> None:
 @pytest.mark.parametrize("name", [*ENGINES, "dynamo-by-length", "vllm-by-length", "llm-d-ranks"])
 @settings(max_examples=10)
 @given(data=st.data())
-def test_mutilated_files_are_judged_and_never_crash(name: str, data: st.DataObject) -> None:
+def test_mutilated_files_are_compared_and_never_crash(name: str, data: st.DataObject) -> None:
     """Leave out a stretch of lines, or change one character: whatever comes of it is a sentence, not a traceback."""
-    deployment, files = example(name)
+    files = example(name)[1]
     path = data.draw(st.sampled_from(sorted(files)))
     lines = files[path].splitlines(keepends=True)
     first = data.draw(st.integers(0, len(lines) - 1))
@@ -268,5 +219,4 @@ def test_mutilated_files_are_judged_and_never_crash(name: str, data: st.DataObje
         place = data.draw(st.integers(0, len(lines[first]) - 1))
         lines[first] = lines[first][:place] + data.draw(st.sampled_from("x0 :-{}[]\"'")) + lines[first][place + 1 :]
         mutilated = lines
-    checked = checked_files(deployment, files, {**files, path: "".join(mutilated)})
-    assert all(rule in {*RULES, "readable"} and sentence for rule, sentence in checked.breaks)
+    assert all(differences(files, {**files, path: "".join(mutilated)}))

@@ -52,13 +52,6 @@ def test_a_changed_pool_says_what_changed_and_what_it_costs() -> None:
     assert "2 pools unchanged" in text
 
 
-def test_pools_of_one_name_in_both_plans_are_told_apart() -> None:
-    plan = load("colocated")
-    other = priced(plan, [plan.pools[0].model_copy(update={"tensor_parallel": 8, "expert_parallel": 1})])
-    names = {change.kind: change.name for change in compare(plan, other).pools}
-    assert names == {"removed": "c0 of the first plan", "added": "c0 of the second plan"}
-
-
 @pytest.mark.parametrize("before", NAMES)
 @pytest.mark.parametrize("after", NAMES)
 def test_pools_sum_to_the_difference_of_the_price(before: str, after: str) -> None:

@@ -10,13 +10,13 @@ import click
 from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError
 from costmodel.units import GIB, GIGA, MICRO, TERA
-from costmodel.words import plural
+from costmodel.words import listed, plural
 from pdplan.console import Console
 from pdplan.exits import ExitCode
 from pdplan.files import check_files
 from pdplan.options import PATH, Prices, catalog_option, force_option, json_option, value_of, with_console
 from reports.document import Column, Document, Facts, Section, said, table_of
-from reports.numbers import MISSING, count, duration, hourly, listed, money, percent, si, signed_percent, significant
+from reports.numbers import MISSING, count, duration, hourly, money, percent, si, signed_percent, significant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

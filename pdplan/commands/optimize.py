@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -105,17 +103,12 @@ def optimize(
       pdplan optimize workload.yaml --json | jq .cost_usd_per_hour
 
     Finds the cheapest fleet that serves the workload in FILE within its SLOs, says why it is the
-    cheapest, and what the runners-up cost. Start from `pdplan init` or `pdplan workload TRACE`. -o writes
-    DIR/plan.json (the plan, complete) and DIR/report.html (one page, offline). --deploy writes the files
-    that run the plan on --target, or on the engine that it was evaluated for.
+    cheapest, and what the runners-up cost. Start from `pdplan init` or `pdplan workload TRACE`.
 
     Queueing formulas choose the fleet, then its requests are simulated. A fleet that misses an SLO is
-    repaired; a replica that it does not need is removed. --effort quick skips the simulation. Ctrl-C
-    ends it early, once a fleet is proven.
-
+    repaired; a replica that it does not need is removed. Ctrl-C ends it early, once a fleet is proven.
     The report shows how the cost moves with the prices of GPUs; with --effort thorough or --sensitivity,
-    with every other lever too. --front simulates up to N dearer fleets and shows those that no other
-    beats in both cost and tail latency.
+    with every other lever too.
 
     Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss, or the least limit
     that physics allows.
@@ -125,19 +118,18 @@ def optimize(
 
     flags = {name: options.pop(name) for name in ("seed", "target", "confidence", "prices")}
     problem = load_problem(file, overrides=parse_settings(options.pop("settings"), **flags))
-    with no_empty_folder(output):
-        prepare_folders(output, deploy, force)
-        try:
-            plan = stamped(searched(console, problem, file.resolve().parent, **options), console.command)
-        except BelowFloorError:
-            if as_json:  # a program gets a plan of any problem without a fleet; no file is written
-                from optimizer.recommend.optimize import plan_below_floor
+    prepare_folders(output, deploy, force)
+    try:
+        plan = stamped(searched(console, problem, file.resolve().parent, **options), console.command)
+    except BelowFloorError:
+        if as_json:  # a program gets a plan of any problem without a fleet; no file is written
+            from optimizer.recommend.optimize import plan_below_floor
 
-                console.show(record_of(stamped(plan_below_floor(problem), console.command)))
-            raise
-        for warning in plan.warnings:
-            console.warn(warning)
-        show_plan(console, plan, output, as_json=as_json, force=force)
+            console.show(record_of(stamped(plan_below_floor(problem), console.command)))
+        raise
+    for warning in plan.warnings:
+        console.warn(warning)
+    show_plan(console, plan, output, as_json=as_json, force=force)
     if deploy is not None and plan.pools:
         from pdplan.api import deploy as write_files
 
@@ -178,18 +170,6 @@ def searched(console: Console, problem: Problem, base: Path, effort: str, **opti
     if brake.pulled:
         console.note("interrupted: this fleet meets the SLOs in simulation, but a cheaper one may do so too")
     return plan
-
-
-@contextmanager
-def no_empty_folder(directory: Path | None) -> Iterator[None]:
-    """Take away folders that were made for files which were not written, as no fleet was found."""
-    new = [] if directory is None else [folder for folder in (directory, *directory.parents) if not folder.exists()]
-    try:
-        yield
-    finally:
-        for folder in new:
-            with suppress(OSError):  # there is something in it
-                folder.rmdir()
 
 
 def prepare_folders(output: Path | None, deploy: Path | None, force: bool) -> None:
@@ -258,19 +238,18 @@ def evaluate(
     fleet_file: Path | None = options["fleet_file"]
     overrides = parse_settings(options["settings"], confidence=options["confidence"])
     subject = stated_fleet(fleet_file or file, file if fleet_file else None, overrides)
-    with no_empty_folder(output):
-        if output is not None:
-            check_directory(output, (EVALUATION_FILE, EVALUATION_PAGE), force=force)
-        with console.milestones() as progress:
-            evaluation = api.evaluate(subject, effort=effort, base=file.parent, progress=progress)
-        best = None if evaluation.cheapest is None else stamped(evaluation.cheapest, console.command)
-        evaluation = evaluation.model_copy(update={"plan": stamped(evaluation.plan, console.command), "cheapest": best})
-        record = record_of(evaluation)
-        if output is not None:
-            page = html_view(evaluation_document(evaluation, brief=False), record, "evaluation")
-            texts = {output / EVALUATION_FILE: json_text(record), output / EVALUATION_PAGE: page}
-            write_whole(texts)
-            console.note(f"wrote {' and '.join(map(str, texts))}")
+    if output is not None:
+        check_directory(output, (EVALUATION_FILE, EVALUATION_PAGE), force=force)
+    with console.milestones() as progress:
+        evaluation = api.evaluate(subject, effort=effort, base=file.parent, progress=progress)
+    best = None if evaluation.cheapest is None else stamped(evaluation.cheapest, console.command)
+    evaluation = evaluation.model_copy(update={"plan": stamped(evaluation.plan, console.command), "cheapest": best})
+    record = record_of(evaluation)
+    if output is not None:
+        page = html_view(evaluation_document(evaluation, brief=False), record, "evaluation")
+        texts = {output / EVALUATION_FILE: json_text(record), output / EVALUATION_PAGE: page}
+        write_whole(texts)
+        console.note(f"wrote {' and '.join(map(str, texts))}")
     following = _next_step(file, fleet_file, evaluation.outcome)
     document = evaluation_document(evaluation, brief=not console.verbose, next_step=following)
     return console.answer(document, record, as_json=as_json)

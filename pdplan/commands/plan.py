@@ -27,21 +27,8 @@ from pdplan.options import (
     whole,
     with_console,
 )
-from search_spaces.bounds import (
-    CONCURRENCY,
-    DAY_PARTS,
-    HALF_WIDTH,
-    HOURLY_RATE,
-    REPLICATIONS,
-    ROUTER_SPELLINGS,
-    ROUTERS,
-    RUN_REQUESTS,
-    SEED,
-    SIMULATED_REQUESTS,
-    TARGET_NAMES,
-    TARGET_SPELLINGS,
-    Bounds,
-)
+from search_spaces import bounds
+from search_spaces.bounds import ROUTER_SPELLINGS, ROUTERS, TARGET_NAMES, TARGET_SPELLINGS, Bounds
 
 if TYPE_CHECKING:
     from optimizer.plans.plan import Plan
@@ -57,19 +44,12 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
     try:
         multiples = tuple(float(word) for word in value.split(","))
     except ValueError as error:
-        raise click.BadParameter(
-            f"{shown(value[:80])} is neither 'plan' nor multiples of the rate such as 0.4,1,0.8"
-        ) from error
-    if not DAY_PARTS.holds(len(multiples)):
-        raise click.BadParameter(f"has {len(multiples)} multiples; {DAY_PARTS.sentence()}")
+        raise click.BadParameter(f"{shown(value[:80])} is neither 'plan' nor numbers such as 0.4,1,0.8") from error
+    if not bounds.DAY_PARTS.holds(len(multiples)):
+        raise click.BadParameter(f"has {len(multiples)} numbers; {bounds.DAY_PARTS.sentence()}")
     if not all(math.isfinite(multiple) and multiple >= 0.0 for multiple in multiples) or max(multiples) <= 0.0:
-        raise click.BadParameter("its multiples must be finite, 0 or more, and one of them above 0")
+        raise click.BadParameter("its numbers must be finite, 0 or more, and one of them above 0")
     return multiples
-
-
-def half_width(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    """Turn a half width such as 0.5%, ±0.5% or 0.005 into a share [1]."""
-    return share_within(HALF_WIDTH)(context, parameter, value if value is None else value.strip().removeprefix("±"))
 
 
 @click.command(short_help="Simulate requests on the fleet of a plan.")
@@ -84,21 +64,21 @@ def half_width(context: click.Context, parameter: click.Parameter, value: str | 
     "such as 0.4,1,0.8; default: a steady rate.",
 )  # fmt: skip
 @click.option(
-    "--concurrency", type=whole(CONCURRENCY),
+    "--concurrency", type=whole(bounds.CONCURRENCY),
     help="Closed loop: N requests at a time; when one ends, the next one starts.",
 )  # fmt: skip
 @click.option("--trace", type=PATH, metavar="TRACE", help="Replay the first --requests requests of a trace.")
 @click.option(
-    "--requests", type=whole(SIMULATED_REQUESTS),
+    "--requests", type=whole(bounds.SIMULATED_REQUESTS),
     help="Requests in each run; default: 20,000, or more if these do not fill the fleet.",
 )  # fmt: skip
-@click.option("--seed", type=whole(SEED), default=0, help="Seed of the random requests.")
+@click.option("--seed", type=whole(bounds.SEED), default=0, help="Seed of the random requests.")
 @click.option(
-    "--replications", type=whole(REPLICATIONS), metavar="K",
+    "--replications", type=whole(bounds.REPLICATIONS), metavar="K",
     help="Number of runs, each with its own seed; default: 1, and up to 4 while a class is undecided.",
 )  # fmt: skip
 @click.option(
-    "--until", callback=half_width, metavar="SHARE",
+    "--until", callback=share_within(bounds.HALF_WIDTH), metavar="SHARE",
     help="Repeat runs until the 95 % interval of every class is within plus and minus SHARE, such as 0.5%.",
 )  # fmt: skip
 @click.option(
@@ -293,12 +273,11 @@ def deploy(
 
     Writes the configuration of every replica with the settings that were evaluated, the router, a page
     that says why each setting is there, and a benchmark that replays the planned workload. FILE is a plan
-    or a fleet file. The files are first read back and checked against the plan: if they break a rule, one
-    sentence says so, and nothing is written.
+    or a fleet file. Where the target or its engine cannot run the plan, one sentence says so, and nothing
+    is written.
 
-    With --check, each changed place of the files in DIR is one line of output. Below them stand the rules
-    that the files then break, each once. Files that are not of this plan have a line of their own. Exits with
-    2 if there is any fault.
+    With --check, each changed place of the files in DIR is one line of output. Files that are not of this
+    plan have a line of their own. Exits with 2 if there is any change.
     """
     from pdplan.api import deployment_options
     from reports.answers.deployability import deploy_sentence, what_runs
@@ -330,7 +309,7 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
     target: what it has to be for, None: any.
     """
     from costmodel.words import plural
-    from reports.deploy.files import AS_WRITTEN, checked_directory
+    from reports.deploy.files import checked_directory
     from reports.text import clean
 
     context = click.get_current_context()
@@ -338,24 +317,19 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
         is_set = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
         if is_set and parameter.expose_value and parameter.name not in {"file", "check", "target", "alternative"}:
             raise click.UsageError(f"--check takes the other options from DIR; leave out {parameter.opts[-1]}")
-    result = checked_directory(plan, directory, target=target)
-    if result.strays:
-        more = f" and {len(result.strays) - MOST_STRAYS:,} more" if len(result.strays) > MOST_STRAYS else ""
-        names = ", ".join(clean(name, 200) for name in result.strays[:MOST_STRAYS])
-        count = f"{plural(len(result.strays), 'file')} there {'are' if len(result.strays) > 1 else 'is'}"
+    differences, strays = checked_directory(plan, directory, target)
+    if strays:
+        more = f" and {len(strays) - MOST_STRAYS:,} more" if len(strays) > MOST_STRAYS else ""
+        names = ", ".join(clean(name, 200) for name in strays[:MOST_STRAYS])
+        count = f"{plural(len(strays), 'file')} there {'are' if len(strays) > 1 else 'is'}"
         console.show(f"{count} not of this plan, and are applied with the whole folder: {names}{more}")
-    if not result.faults:
+    if not differences:
         console.show(f"{directory} deploys {shown(plan.name)} as it was evaluated")
         return
-    for sentence in result.differs:
-        console.show(f"{AS_WRITTEN}: {sentence}")
-    for rule, sentence in result.breaks:
-        console.show(f"{'  ' if result.differs else ''}{rule}: {sentence}")
-    rules = len(result.breaks) if result.differs else 0
-    broken = f"; {plural(rules, 'rule')} {'is' if rules == 1 else 'are'} broken" if rules else ""
-    raise InputError(
-        f"{directory} does not deploy {shown(plan.name)} as it was evaluated: {plural(result.faults, 'fault')}{broken}"
-    )
+    for sentence in differences:
+        console.show(sentence)
+    faults = plural(len(differences), "fault")
+    raise InputError(f"{directory} does not deploy {shown(plan.name)} as it was evaluated: {faults}")
 
 
 # --- what a loss does, and a day --------------------------------------------------------------------------------------
@@ -369,10 +343,10 @@ LEAST = Bounds(1, 100_000)
 @click.command(short_help="Say which loss of a replica or node breaks an SLO.")
 @click.argument("file", metavar="PLAN", type=PATH)
 @click.option("--losses", type=whole(LOSSES), default=1, help="Replicas or nodes lost at once.")
-@click.option("--requests", type=whole(RUN_REQUESTS),
+@click.option("--requests", type=whole(bounds.RUN_REQUESTS),
               help="Fewest requests to simulate after each loss; default: those of each run that proved the plan, but "
               "at least 5,000.")  # fmt: skip
-@click.option("--seed", type=whole(SEED), default=0, help="Seed of the requests.")
+@click.option("--seed", type=whole(bounds.SEED), default=0, help="Seed of the requests.")
 @answer_options("Write a page.")
 def resilience(console: Console, /, *, file: Path, losses: int, requests: int | None, seed: int, output: Output) -> int:
     """Examples:
@@ -418,13 +392,18 @@ def resilience(console: Console, /, *, file: Path, losses: int, requests: int | 
 @click.argument("file", metavar="PLAN", type=PATH)
 @click.option("--start-up", callback=seconds, metavar="TIME", default="5min",
               help="Time from the decision to a replica's first request.")  # fmt: skip
-@click.option("--by-hour", metavar="RATE,…", help="24 mean rates [1/s]; default: the daily profile of the plan.")
+@click.option(
+    "--by-hour",
+    callback=day_profile,
+    metavar="RATE,…",
+    help="24 mean rates [1/s]; default: the daily profile of the plan.",
+)
 @click.option("--least", type=whole(LEAST), default=1, help="Fewest replicas of every pool.")
-@click.option("--requests", type=whole(RUN_REQUESTS), default=5_000,
+@click.option("--requests", type=whole(bounds.RUN_REQUESTS), default=5_000,
               help="Fewest requests to simulate for each rate and fleet.")  # fmt: skip
 @answer_options("Write a page with a chart.")
 def autoscale(
-    console: Console, /, *, file: Path, start_up: float, by_hour: str | None, least: int, requests: int, output: Output
+    console: Console, /, *, file: Path, start_up: float, by_hour: Any, least: int, requests: int, output: Output
 ) -> int:
     """Examples:
 
@@ -450,8 +429,11 @@ def autoscale(
     output.check(PLAN=file)
     instance, fleet = fleet_of_plan(read_fleet(file), file.parent)
     volume = planned_profile(instance)
-    if by_hour is not None:
-        volume = np.array(_rates(by_hour)) / instance.problem.workload.request_rate
+    if by_hour:
+        if len(by_hour) != HOURS_PER_DAY or not all(map(bounds.HOURLY_RATE.holds, by_hour)):
+            high = f"{bounds.HOURLY_RATE.high:,g}"
+            raise InputError(f"--by-hour has {len(by_hour)} rates; allowed: {HOURS_PER_DAY}, each from 0 to {high}/s")
+        volume = np.array(by_hour) / instance.problem.workload.request_rate
     if volume is None:
         raise InputError(
             "the plan has no daily profile (workload.diurnal); state one with --by-hour, 24 rates separated by commas"
@@ -459,20 +441,3 @@ def autoscale(
     with console.milestones() as progress:
         day = scale(instance, fleet, volume, start_up, least, requests=requests, progress=progress)
     return output.show(console, autoscale_document(instance.problem, day), autoscale_dict(day))
-
-
-def _rates(text: str) -> list[float]:
-    """Read 24 rates [1/s].
-
-    >>> len(_rates("1" + ",2" * 23))
-    24
-    """
-    try:
-        rates = [float(word) for word in text.split(",")]
-    except ValueError:
-        raise InputError(f"--by-hour {shown(text)} is not a list of 24 numbers") from None
-    if len(rates) != HOURS_PER_DAY or not all(HOURLY_RATE.holds(rate) for rate in rates) or max(rates) <= 0.0:
-        raise InputError(
-            f"--by-hour needs {HOURS_PER_DAY} rates of at least 0, one above 0, but has {len(rates)} values"
-        )
-    return rates

@@ -317,7 +317,7 @@ def calibrate(
     workload.yaml.
 
     Exits with 2 and writes nothing when the fit does not explain the results: a flag is wrong, or the
-    cost model does not know what ran. --force keeps the fit.
+    cost model does not know what ran.
     """
     from costmodel.words import plural
     from reports.answers.accuracy import calibration_dict, calibration_document

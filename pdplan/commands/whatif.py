@@ -135,13 +135,8 @@ def whatif(console: Console, problem: Problem, /, *, file: Path, output: Output,
     SLOs, limits, or any other value of FILE by its dotted path. The list below has the short names.
 
     Each scenario gets the fleet that pdplan optimize --effort quick finds, and a bound on what any other
-    fleet could save. In a sweep of more than 64 scenarios each gets the cheapest fleet of one or two
-    pools that meets the SLO by formula, unless --full is stated.
-
-    Up to --verify fleets are simulated, those of the most rows first. Where a fleet misses its SLOs, its
-    rows are solved again without it. --slack simulates the cheapest fleets first. --tornado simulates both
-    ends of a lever or neither, and counts them once. A scenario without a fleet is a row that says what is
-    in the way.
+    fleet could save; in a sweep of more than 64 scenarios the cheapest fleet of one or two pools by
+    formula. A scenario without a fleet is a row that says what is in the way.
 
     Exits with 3 when no scenario has a fleet that meets the SLOs.
     """
@@ -395,7 +390,7 @@ def map_command(
     pdplan whatif may vary; isl and osl are the mean tokens of prompts and outputs.
 
     Fleets are found by formula, as pdplan optimize --effort quick does; in a map of more than 32 cells,
-    of one or two pools. Up to --verify of them are simulated, and those that miss an SLO are replaced.
+    of one or two pools.
 
     Exits with 3 when no combination has a fleet that meets the SLOs.
     """
@@ -479,8 +474,7 @@ def buy(
 
     The terms stand in FILE under procurement: (pdplan schema), or in a file of their own.
 
-    Every fleet that serves an hour is simulated at the rate that it is bought for. Fleets that miss an
-    SLO are excluded, and the choice is made again. --verify 0 relies on the formulas.
+    Fleets are simulated at the rate that they are bought for.
 
     Exits with 3 when no fleet meets the SLOs at the highest rate of the forecast, or when the purchase
     needs a fleet that misses them in simulation.

@@ -472,7 +472,7 @@ def _cost_chart(purchase: BuyingPlan) -> Chart:
     shares = zip(tiers, cost.sum(axis=0).tolist(), strict=True)
     most, usd = max(shares, key=lambda pair: pair[1], default=(Tier.ON_DEMAND, 0.0))
     heights = [(value, money(value).removesuffix(".00")) for value in round_steps(high)]
-    dollars, summary = Axis("$ a month", 0.0, 1.05 * high, heights), f"cost of each month, {money(total)} in all"
+    dollars = Axis("$ a month", 0.0, 1.05 * high, heights)
     months = len(stacks)
     interval = max(6 if months > 8 else 1, -(-months // 12))  # of named months: as many as there is room for
     ticks = [(float(month), str(month + 1)) for month in range(months) if month == 0 or (month + 1) % interval == 0]
@@ -480,7 +480,7 @@ def _cost_chart(purchase: BuyingPlan) -> Chart:
         title=f"Largest part: {most.value}, {percent(usd / (total or 1.0))} of {money(total)}",
         caption="Cost of each month by contract, if the demand grows as expected. What is bought is charged what it "
         "loses in value.",
-        drawing=draw_stacks(stacks, ticks, dollars, summary, name="month"),
+        drawing=draw_stacks(stacks, ticks, dollars, name="month"),
         table=months_table(purchase),
         legend=tuple((TONES[tier], tier.value) for tier in tiers),
     )

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from costmodel.metric import METRICS
-from costmodel.words import join_words, plural
+from costmodel.words import join_words, listed, plural
 from optimizer.plans.plan import Plan, Pool
 from reports.document import Column, Document, Section, Table, said, table_of, without_empty
 from reports.fleets import split_words
-from reports.numbers import MISSING, hourly, is_number, listed, money, quantity, signed_percent, size
-from reports.provenance import basis_words, has_fleet, is_simulated_row, speed_words
-from reports.question import readable_inputs
+from reports.numbers import MISSING, hourly, is_number, money, quantity, signed_percent, size
+from reports.question import basis_words, has_fleet, is_simulated_row, readable_inputs, speed_words
 from reports.rows import ENGINE_SETTINGS
 from reports.slos import goal_label, latencies
 from reports.text import clean
@@ -136,11 +134,6 @@ def compare(before: Plan, after: Plan) -> Comparison:
     changes = list(_pool_changes(before.pools, after.pools))
     inputs = tuple(_input_changes((), *(readable_inputs(plan.provenance.inputs) for plan in plans)))
     differing = [change for change in changes if change.difference or change.settings or change.kind != "changed"]
-    counts = Counter(change.name for change in differing)
-    for number, change in enumerate(differing):  # where pools of both plans changed under one name, it names the plan
-        if counts[change.name] > 1:
-            place = "first" if change.kind == "removed" else "second"
-            differing[number] = replace(change, name=f"{change.name} of the {place} plan")
     fleets = [plan if has_fleet(plan) else None for plan in plans]
     gpus = [None if plan is None else float(sum(plan.gpus.values())) for plan in fleets]
     gaps = [None if plan is None else gap_of_any_fleet(plan) for plan in fleets]

@@ -13,22 +13,11 @@ from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, plural
 from optimizer.plans.records import Outcome, pool_records, unpriced
 from optimizer.whatif.answer import RESOLUTION, Answer, ChunkCurve, Frontier, Step
+from reports import scenarios
 from reports.charts import Axis, Drawing, Panel, Series, draw_panels, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.fleets import fleet_line
 from reports.numbers import MISSING, count, duration, hourly, monthly, percent, rate, signed_percent, significant
-from reports.scenarios import (
-    FACTOR,
-    AnswerAt,
-    cost_cell,
-    cost_words,
-    fleet_table,
-    lever_unit,
-    no_fleet_sentences,
-    ruled_out_sentences,
-    simulated_notes,
-    value_words,
-)
 from reports.slos import TONES, goal_label, marked, misses_used
 from reports.text import clean
 from search_spaces.bounds import OVER
@@ -47,7 +36,7 @@ MOST_VALUES: Final = 3
 """Values at which the fleet changes that the headline lists."""
 
 
-def _answers_at(steps: Sequence[Step], at: Callable[[float], str]) -> Iterator[AnswerAt]:
+def _answers_at(steps: Sequence[Step], at: Callable[[float], str]) -> Iterator[scenarios.AnswerAt]:
     """The answer on each step, and from where to where that is."""
     yield from ((f"from {at(step.start)} to {at(step.end)}", step.answer) for step in steps)
 
@@ -91,7 +80,9 @@ def frontier_document(curve: Frontier) -> Document:
         sections=(
             Section(charts=_staircase(curve)),
             Section(table=steps_table(curve)),
-            Section(sentences=tuple(no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value))))),
+            Section(
+                sentences=tuple(scenarios.no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value))))
+            ),
             Section(sentences=(" ".join(_frontier_notes(curve)),)),
         ),
         positive=bool(_having(curve)),
@@ -109,12 +100,12 @@ def _per_dollar(step: Step) -> float:
 
 def _unit(curve: Frontier) -> str:
     """The unit of the lever's values; 1 for factors, shares and counts."""
-    return lever_unit(curve.over).replace(FACTOR, "") or "1"
+    return scenarios.lever_unit(curve.over).replace(scenarios.FACTOR, "") or "1"
 
 
 def _at(curve: Frontier, value: float | None, digits: int = STEP_DIGITS) -> str:
     """A value of the lever with its unit."""
-    return value_words(curve.over, value or 0.0, digits)
+    return scenarios.value_words(curve.over, value or 0.0, digits)
 
 
 def headline(curve: Frontier) -> str:
@@ -129,7 +120,7 @@ def headline(curve: Frontier) -> str:
         serves = list(dict.fromkeys(f"{hourly(step.answer.cost)} serves {rate(step.end)}" for step in (first, last)))
         return f"{', '.join(serves)}."
     ends = f"From {_at(curve, first.start, 3)} to {_at(curve, last.end, 3)}"
-    return f"{ends} the cheapest fleet costs {cost_words(first.answer.cost, last.answer.cost)}."
+    return f"{ends} the cheapest fleet costs {scenarios.cost_words(first.answer.cost, last.answer.cost)}."
 
 
 def _jump_sentence(curve: Frontier) -> str:
@@ -155,8 +146,8 @@ def steps_table(curve: Frontier) -> Table:
     else:
         rises = curve.steps[0].start <= curve.steps[-1].end
         columns = [f"#{curve.over} {'up' if rises else 'down'} to", "#cost"]
-        rows = [[_at(curve, step.end), cost_cell(step.answer)] for step in steps]
-    return fleet_table(columns, rows, [step.answer for step in steps])
+        rows = [[_at(curve, step.end), scenarios.cost_cell(step.answer)] for step in steps]
+    return scenarios.fleet_table(columns, rows, [step.answer for step in steps])
 
 
 def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
@@ -221,7 +212,7 @@ def _staircase(curve: Frontier) -> tuple[Chart, ...]:
         Chart(
             title=f"Least cost by {curve.over}",
             caption=f"Each line is one fleet; replicas are whole, so the cost jumps.{gap}",
-            drawing=draw_panels([Panel(x, y, lines, height=240.0)], f"least cost by {curve.over}. {headline(curve)}"),
+            drawing=draw_panels([Panel(x, y, lines, height=240.0)]),
             table=steps_table(replace(curve, by_budget=False)),
         ),
     )
@@ -233,7 +224,7 @@ def _staircase(curve: Frontier) -> tuple[Chart, ...]:
 def break_even_document(curve: Frontier, *, simulable: bool) -> Document:
     """The best fleet over the range of a lever; simulable: whether --verify simulates fleets along it."""
     answers = [step.answer for step in curve.steps]
-    notes = simulated_notes(answers)
+    notes = scenarios.simulated_notes(answers)
     if notes and not simulable and all(answer.attainment is None for answer in answers):
         notes = said(
             f"Not simulated: --verify is for fleets along a price, not along {curve.over}.",
@@ -241,8 +232,8 @@ def break_even_document(curve: Frontier, *, simulable: bool) -> Document:
             f"pdplan frontier --over {curve.over} shows how far each meets the SLO." if curve.over in OVER else "",
         )
     sentences = (
-        *no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value, EXACT_DIGITS))),
-        *ruled_out_sentences(curve.refuted),
+        *scenarios.no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value, EXACT_DIGITS))),
+        *scenarios.ruled_out_sentences(curve.refuted),
         *notes,
     )
     return Document(
@@ -262,7 +253,7 @@ def _changes_sentence(curve: Frontier) -> str:
         return f"From {low} to {high}, {curve.over} does not change the cheapest fleet."
     times = {1: "once", 2: "twice"}.get(len(values), f"{len(values)} times")
     where = f", at {join_words(values)}" if len(values) <= MOST_VALUES else ""
-    tolerance = value_words(curve.over, curve.tolerance, 2).removeprefix(FACTOR)
+    tolerance = scenarios.value_words(curve.over, curve.tolerance, 2).removeprefix(scenarios.FACTOR)
     exact = "" if curve.over.startswith("price.") else f" (exact to {tolerance})"
     return f"From {low} to {high}, {curve.over} changes the cheapest fleet {times}{where}{exact}."
 
@@ -277,14 +268,14 @@ def _pieces_table(curve: Frontier) -> Table:
 
     rows = [
         (
-            _span([value_words(curve.over, value, STEP_DIGITS) for value in (step.start, step.end)]),
+            _span([scenarios.value_words(curve.over, value, STEP_DIGITS) for value in (step.start, step.end)]),
             str(gpus(step.answer)),
             _span(["no fleet" if cost is None else hourly(cost) for cost in step.costs]),
         )
         for step in curve.steps
     ]
     columns = (f"#{curve.over}", f"#{name} GPUs" if by_price else "#GPUs", "#cost")
-    return fleet_table(columns, rows, [step.answer for step in curve.steps])
+    return scenarios.fleet_table(columns, rows, [step.answer for step in curve.steps])
 
 
 def _span(ends: Sequence[str]) -> str:
@@ -421,4 +412,4 @@ def _lines(
     ]
     x = Axis("chunk [tokens]", 0.0, max(len(sizes) - 1.0, 1.0), list(enumerate(map(count, sizes))))
     y = Axis(name, 0.0, high, [(value, significant(value)) for value in round_steps(high)])
-    return draw_panels([Panel(x, y, lines, levels=[(limit, "limit", "")], height=240.0)], f"{name} against the chunk")
+    return draw_panels([Panel(x, y, lines, levels=[(limit, "limit", "")], height=240.0)])

@@ -1,4 +1,4 @@
-"""What runs a plan: its targets, why others cannot, the files that deploy it and the command that writes them."""
+"""What runs a plan: its targets, why others cannot, and the command that writes the files that deploy it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Final
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan, Status
 from reports.command_lines import again_command, command_words
-from reports.deploy.deployment import UndeployableError, default_options
-from reports.deploy.files import Deployable, deployable, planned_target, target_files
-from reports.provenance import has_fleet
-from reports.question import inputs_of
+from reports.deploy.deployment import UndeployableError
+from reports.deploy.files import Deployable, deployable, planned_target
+from reports.question import has_fleet, inputs_of
 from reports.text import clean
 from search_spaces.problem import target_of
 
@@ -76,16 +75,12 @@ def _target_words(name: str, engine: str) -> str:
     return f"--target {name} ({target_of(engine).title} {stack})"
 
 
-def deployment(plan: Plan, runs: Deployable | None) -> tuple[tuple[str, ...], str]:
-    """Names of the files that deploy a plan with every choice left to its default, and the command that writes them.
-
-    There are no names where views cannot tell, and no command where no target runs the plan.
-    """
+def deploy_command(plan: Plan, runs: Deployable | None) -> str:
+    """The command that writes the files that deploy a plan; empty where no target runs it."""
     target = planned_target(plan) if runs is None else runs.target
     if target is None:
-        return (), ""
+        return ""
     words = command_words(plan)
     folder = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in {"-o", "--output"}), "plan")
     target_flag = "" if target == planned_target(plan) else f" --target {target}"
-    command = f"pdplan deploy {shlex.quote(posixpath.join(folder, 'plan.json'))}{target_flag} -o deploy"
-    return () if runs is None else tuple(sorted(target_files(plan, default_options(target)))), command
+    return f"pdplan deploy {shlex.quote(posixpath.join(folder, 'plan.json'))}{target_flag} -o deploy"

@@ -356,11 +356,11 @@ def _cost_chart(day: Day) -> Chart:
         for hour, row in zip(day.hours, rows, strict=True)
     ]
     heights = [(value, significant(value)) for value in round_steps(whole)]
-    total, least = sum(hour.usd_per_hour for hour in day.hours), min(day.hours, key=lambda hour: hour.usd_per_hour)
-    dollars, summary = Axis("$ an hour", 0.0, 1.05 * whole, heights), f"cost of each hour, {money(total)} a day"
+    least = min(day.hours, key=lambda hour: hour.usd_per_hour)
+    dollars = Axis("$ an hour", 0.0, 1.05 * whole, heights)
     return Chart(
         title=f"At {least.hour:02d}:00, {percent(least.usd_per_hour / whole)} of the fleet is enough",
         caption=f"Cost of the replicas that each hour needs; pale: of the whole fleet, {hourly(whole)}.",
-        drawing=draw_stacks(stacks, TICKS, dollars, f"{summary} without start-up times", name="hour"),
+        drawing=draw_stacks(stacks, TICKS, dollars, name="hour"),
         table=table_of(("hour", "#rate", "replicas", "#cost"), rows),
     )

@@ -30,8 +30,19 @@ from reports.numbers import (
     rate,
     signed_percent,
 )
-from reports.provenance import basis_words, has_fleet, is_simulated_row, serving_words
-from reports.question import FLEET_LIMITS, demand_sentence, inputs_of, served_rate, slo_classes, slo_name, slo_words
+from reports.question import (
+    FLEET_LIMITS,
+    basis_words,
+    demand_sentence,
+    has_fleet,
+    inputs_of,
+    is_simulated_row,
+    served_rate,
+    serving_words,
+    slo_classes,
+    slo_name,
+    slo_words,
+)
 from reports.scenarios import sensitivity_section
 from reports.text import capital, clean, moment, record_of, sentence
 from reports.views import html_view
@@ -170,7 +181,7 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
         _alternatives(plan, brief=False),
         *(() if plan.status is Status.STATED else (sensitivity_section(plan),)),
         plan_details.workload_section(plan, workload_charts(plan)),
-        plan_details.settings_section(plan, runs, *deployability.deployment(plan, runs)),
+        plan_details.settings_section(plan, runs, deployability.deploy_command(plan, runs)),
         _trust(plan),
     )
 

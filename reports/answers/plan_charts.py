@@ -106,14 +106,12 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
     goal, name, formula = item.attainment_goal, clean(item.name, 30), case.by_formula
     metrics = [(Metric.TTFT, item.ttft_limit_s, case.ttft_cdf_s, formula.ttft_s)]
     metrics += [(Metric.TPOT, item.tpot_limit_s, case.tpot_cdf_s, formula.tpot_s)] if has_tpot(item) else []
-    panels, rows, spans = [], [], []
+    panels, rows = [], []
     for key, limit, times, quantiles in metrics:
         metric, tone = METRICS[key].label, TONES[key]
         points = [point for point in zip(times, simulation.cdf_shares, strict=False) if is_number(point[0])]
         if not points or not is_number(limit):
             continue
-        spread = " to ".join(duration(points[at][0]) for at in (0, -1))
-        spans.append(f"{metric} from {spread}, limit {duration(limit)}")
         rows += [(metric, percent(share), duration(seconds), duration(limit)) for seconds, share in points]
         hollow = [(getattr(quantiles, label), share) for label, share in QUANTILES.items()]
         tips = [f"by formula: {percent(share)} within {duration(seconds)}" for seconds, share in hollow]
@@ -142,7 +140,7 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
     return Chart(
         title=f"{name}: {', '.join(tails)}",
         caption=f"Share of requests that are faster, simulated; hollow: by formula; dotted: the goal, {percent(goal)}.",
-        drawing=charts.draw_panels(panels, f"distribution of {name}: {'; '.join(spans)}"),
+        drawing=charts.draw_panels(panels),
         table=table_of(("latency", "#share", "#within", "#limit"), rows),
     )
 
@@ -230,13 +228,11 @@ def rates_chart(plan: Plan, points: Sequence[TailPoint], goodput: float | None, 
     )
     worst, at = ", in the worst class" if len(plan.classes) > 1 else "", goal_words(plan.classes)
     at = "the percentile of the goal" if at == "at goal" else at
-    shares = [", ".join(f"{names[metric]} {percent(share)}" for metric, share in p.used.items()) for p in points]
-    summary = "; ".join(f"{rate(point.x)}: {share}" for point, share in zip(points, shares, strict=True))
     rows = [(rate(p.x), *map(percent, p.used.values()), p.outcome) for p in points]
     return Chart(
         title=title,
         caption=f"Latency at {at} over its limit{worst}; {runs}.",
-        drawing=charts.draw_panels([panel], f"latency over limit against load: {summary}"),
+        drawing=charts.draw_panels([panel]),
         table=table_of(("#rate", *(f"#{name} of limit" for name in names.values()), "meets the SLO"), rows),
         legend=tuple((TONES[metric], name) for metric, name in names.items()),
     )
@@ -254,21 +250,16 @@ def _length_chart(plan: Plan, item: ClassResult) -> Chart | None:
     below, number = sum(share < goal for share in figure.shares.values()), plural(len(figure.shares), "cell")
     verb = "is" if below == 1 else "are"
     alone = f"{below} of {number} {verb} below the goal" if below else "no cell is below the goal"
-    least, most = (percent(choose(figure.shares.values())) for choose in (min, max))
     return Chart(
-        title=f"{name}: {alone}; the lowest share is {least}",
+        title=f"{name}: {alone}; the lowest share is {percent(min(figure.shares.values()))}",
         caption=f"Cells: % of requests that meet the SLO, red below the goal. The goal, {percent(goal)}, is for all "
         "lengths together; a cell may have several lengths.",
-        drawing=draw_lengths(
-            figure,
-            lambda share: "cell-held" if share >= goal else "cell-missed",
-            f"share of {name} that meets the SLO, by length, from {least} to {most}",
-        ),
+        drawing=draw_lengths(figure, lambda share: "cell-held" if share >= goal else "cell-missed"),
         table=table_of(("#input tokens", "#output tokens", "#share of all", "#SLO met"), rows),
     )
 
 
-def draw_lengths(figure: LengthMap, tone: Callable[[float], str], summary: str) -> charts.Drawing:
+def draw_lengths(figure: LengthMap, tone: Callable[[float], str]) -> charts.Drawing:
     """Draw shares by input length (columns) and output length (rows, longest first), each named by its lower edge."""
     cells = []
     for row, column in itertools.product(reversed(range(len(figure.osl_edges) - 1)), range(len(figure.isl_edges) - 1)):
@@ -283,7 +274,7 @@ def draw_lengths(figure: LengthMap, tone: Callable[[float], str], summary: str) 
                 f"{where}: {'none' if share is None else f'{text} %'}",
             )
         )
-    return charts.draw_heat_map(cells, "output tokens from", "input tokens from", summary)
+    return charts.draw_heat_map(cells, "output tokens from", "input tokens from")
 
 
 # --- cost against other fleets ---------------------------------------------------------------------------------------
@@ -356,13 +347,12 @@ def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
     start, end = max(0.0, low - room), most + room
     prices = [(value, f"${significant(value)}") for value in charts.round_steps(end, 8) if value >= start]
     panel = charts.Panel(charts.Axis("price per hour", start, end, prices), OF_LIMIT, series, levels=AT_LIMIT)
-    summary = "; ".join(f"{p.name} {hourly(p.x)}, {percent(p.slowest)} of the limit" for p in near[:8])
     metrics = (f"#{METRICS[metric].label} of limit" for metric in points[0].used)
     headers = ("fleet", "pools (max seqs/chunk)", "#price", *metrics, "#SLO met", "outcome")
     chart = Chart(
         title=title,
         caption=f"The slowest latency at the goal's quantile over its limit, in the worst class.{note}",
-        drawing=charts.draw_panels([panel], f"cost against latency: {summary}"),
+        drawing=charts.draw_panels([panel]),
         table=table_of(headers, rows),
         legend=tuple(FLEET_TONES.items()),
     )
@@ -384,11 +374,10 @@ def _worth_chart(plan: Plan) -> Chart:
     rows = [
         (clean(item.feature, 30), hourly(item.without_usd_per_hour), sentence(item.sentence)) for item in plan.worth
     ]
-    summary = "; ".join(f"{bar.label} {bar.note}" for bar in bars)
     return Chart(
         title=sentence(most.sentence),
         caption="Each is turned off and the problem solved again, by formula; the line is the price with all of them.",
-        drawing=charts.draw_bars(bars, f"dollars per hour: {summary}", base),
+        drawing=charts.draw_bars(bars, base),
         table=table_of(("without", "#price", "finding"), rows),
     )
 
@@ -456,14 +445,13 @@ def draw_roofline(all_pools: Sequence[Pool]) -> charts.Drawing:
     for point in points:
         x = point.arithmetic_intensity
         series.append(charts.Series(((x, point.mfu), (x, attainable(point))), "drop"))
-    tips = []
     for pool, point in zip(pools, points, strict=True):
         gpu, intensity = clean(pool.accelerator, 24), significant(point.arithmetic_intensity)
         peak = f"{percent(point.mfu)} of peak, {percent(attainable(point))} attainable"
         bound = f"bound by {clean(point.bound_by, 20)}"
-        tips.append(f"{clean(pool.id, 20)} ({pool.role}, {gpu}): {intensity} FLOP/byte, {peak}; {bound}")
+        tips = [f"{clean(pool.id, 20)} ({pool.role}, {gpu}): {intensity} FLOP/byte, {peak}; {bound}"]
         place = (point.arithmetic_intensity, point.mfu)
-        series.append(charts.Series([place], symbol=pool.role, tips=tips[-1:], names=[clean(pool.id, 20)]))
+        series.append(charts.Series([place], symbol=pool.role, tips=tips, names=[clean(pool.id, 20)]))
     panel = charts.Panel(
         charts.Axis(
             "arithmetic intensity, FLOP/byte", low, high, [(at, si(at, "").replace(" ", "")) for at in powers], log=True
@@ -472,7 +460,7 @@ def draw_roofline(all_pools: Sequence[Pool]) -> charts.Drawing:
         series,
         height=270.0,
     )
-    return charts.draw_panels([panel], f"roofline: {'; '.join(tips[:6])}")
+    return charts.draw_panels([panel])
 
 
 def attainable(point: OperatingPoint) -> float:
@@ -498,7 +486,6 @@ def _split_chart(plan: Plan) -> Chart:
         ]
         texts = tuple(percent(share) for _, share in time_parts)
         bars.append(charts.Bar(pool_label(pool), f"{step} a step", stack, texts))
-    summary = "; ".join(", ".join(tip for _, _, tip in bar.parts) for bar in bars)
     largest: dict[str, list[str]] = {}  # part of the step in each role, of the pool that costs most
     for pool in dearest_of_each_role(plan.pools):
         key, share = max(pieces[pool.id], key=lambda item: item[1], default=("", math.nan))
@@ -508,7 +495,7 @@ def _split_chart(plan: Plan) -> Chart:
     return Chart(
         title=f"Largest part of a step: {largest_words}" if largest_words else "No step times are known",
         caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
-        drawing=charts.draw_bars(bars, f"time of one step: {summary}"),
+        drawing=charts.draw_bars(bars),
         table=table_of(("pool", "#step", "#requests", *(f"#{name}" for name in PARTS.values())), rows),
         legend=tuple((f"part-{key}", name) for key, name in PARTS.items()),
     )
@@ -586,11 +573,7 @@ def _lengths_chart(plan: Plan) -> Chart | None:
     return Chart(
         title=f"Most frequent: {figure.words(row, column)}, {percent(share)} of requests{more_cells}",
         caption=f"Cells: % of requests. {plural(len(load.share), 'bucket')} of lengths, binned by powers of two.",
-        drawing=draw_lengths(
-            figure,
-            lambda cell: charts.tone_of(cell or None, (0.0, share)),
-            f"share of requests by length, largest cell {percent(share)}",
-        ),
+        drawing=draw_lengths(figure, lambda cell: charts.tone_of(cell or None, (0.0, share))),
         table=table_of(("#input tokens", "#output tokens", "#share"), rows),
     )
 
@@ -621,7 +604,6 @@ def arrivals_chart(plan: Plan) -> Chart | None:
             stacks,
             [(hour, f"{hour:02d}:00") for hour in range(0, HOURS_PER_DAY, 6)],
             charts.Axis("requests per second", 0.0, high, heights),
-            f"arrivals by hour: {', '.join(map(' '.join, rows))}",
             limit=(planned_rate, f"planned {rate(planned_rate)}"),
         ),
         table=table_of(("hour", "#rate"), rows),

@@ -22,7 +22,6 @@ from reports.rows import SETTINGS
 from reports.slos import spread
 from reports.text import clean, moment, sentence
 
-MOST_FILES: Final = 60
 MOST_COLUMNS: Final = 6
 """Pools whose settings stand side by side; those of more stand below each other."""
 INPUTS_LIMIT: Final = 20_000
@@ -121,14 +120,10 @@ def hand_over_sentence(plan: Plan) -> str:
     )
 
 
-def settings_section(plan: Plan, runs: Deployable | None, files: tuple[str, ...], command: str) -> Section:
-    """The settings of the engines, the reasons for them, and the files that state them; command: writes the files."""
-    purpose = "They tell the engines these settings, and a max_model_len with room for a chat template."
-    file_words = f"Files: {', '.join(files[:MOST_FILES])}" if files else ""
-    more = f" and {plural(len(files) - MOST_FILES, 'more file')}" if len(files) > MOST_FILES else ""
-    deploying = (
-        (purpose, f"{file_words}{more}." if file_words else "") if command else ("No target runs this fleet as it is.",)
-    )
+def settings_section(plan: Plan, runs: Deployable | None, command: str) -> Section:
+    """The settings of the engines, the reasons for them, and the command that writes the files that state them."""
+    deploying = "They tell the engines these settings, and a max_model_len with room for a chat template."
+    deploying = deploying if command else "No target runs this fleet as it is."
     rows = () if runs is None or runs.engines is None else setting_rows(runs.engines)
     cells = [(clean(setting), clean(value, 400), clean(why, 200)) for setting, value, why in rows]
     reasons = table_of(("setting", "value", "why"), cells)
@@ -149,7 +144,7 @@ def settings_section(plan: Plan, runs: Deployable | None, files: tuple[str, ...]
         ("Exactly what was evaluated, per pool.",),
         table=engines,
         sections=(
-            Section("Deployment files", said(*deploying), code=command),
+            Section("Deployment files", (deploying,), code=command),
             Section("Why each setting is stated", table=reasons, detail=Detail.FOLDED),
         ),
         detail=Detail.PAGE,

@@ -11,7 +11,7 @@ from typing import Any, Final
 from costmodel.words import join_words, plural
 from optimizer.whatif.answer import Answer, MovedLever, ScenarioAnswer, ShadowPrice
 from reports.charts import HeatCell, draw_heat_map, tone_of
-from reports.document import Chart, Column, Detail, Document, Section, Table, said, table_of, without_empty
+from reports.document import Chart, Column, Document, Section, Table, said, table_of, without_empty
 from reports.fleets import fleet_line
 from reports.limits import constraint_words
 from reports.numbers import MISSING, hourly, percent, quantity, rate, signed_percent, significant
@@ -37,8 +37,6 @@ EFFORTS: Final = {
     "full": "Each fleet is what pdplan optimize --effort quick finds by formula, unless simulation ruled that out.",
     "simulated": "Each fleet is what pdplan optimize finds, and meets every SLO in simulation.",
 }
-MOST_MAPS: Final = 6
-"""Heat maps of a page."""
 
 
 # --- a sweep --------------------------------------------------------------------------------------------------------
@@ -65,8 +63,7 @@ def sweep_document(results: Sequence[ScenarioAnswer], effort: str) -> Document:
     keys, rows = worded_answers(results)
     answers = [answer for _, answer in rows]
     places = [(f"at {_assigned(keys, values)}", answer) for values, answer in rows]
-    maps, gaps = cost_maps(keys, rows), [answer.gap for answer in answers if answer.gap is not None]
-    cut = f"The first {MOST_MAPS} of {len(maps)} maps; the table has all scenarios." if len(maps) > MOST_MAPS else ""
+    gaps = [answer.gap for answer in answers if answer.gap is not None]
     notes = said(
         *no_fleet_sentences(places),
         *ruled_out_sentences(miss for answer in answers if answer.pools for miss in answer.refuted),
@@ -77,7 +74,7 @@ def sweep_document(results: Sequence[ScenarioAnswer], effort: str) -> Document:
     return Document(
         headline=(sweep_headline(answers),),
         sections=(
-            Section(charts=maps[:MOST_MAPS], sections=(Section(sentences=said(cut), detail=Detail.PAGE),)),
+            Section(charts=cost_map(keys, rows)),
             Section(table=sweep_table(keys, rows)),
             Section(sentences=notes),
         ),
@@ -116,38 +113,31 @@ def sweep_table(keys: Sequence[str], rows: Sequence[WordsAndAnswer]) -> Table:
     return without_empty(fleet_table(columns, cells, [answer for _, answer in rows]))
 
 
-def cost_maps(keys: Sequence[str], rows: Sequence[WordsAndAnswer]) -> tuple[Chart, ...]:
-    """Heat maps of the cost over the two levers that vary fastest, one for each combination of the others."""
-    down, across = keys[-2:] if len(keys) > 1 else ("", keys[0])
-    groups: dict[str, list[WordsAndAnswer]] = {}
-    for values, answer in rows:
-        groups.setdefault(_assigned(keys[:-2], values[:-2]), []).append((values[-2:], answer))
-    costs = _costs([answer for _, answer in rows]) or [0.0]
+def cost_map(keys: Sequence[str], rows: Sequence[WordsAndAnswer]) -> tuple[Chart, ...]:
+    """A heat map of the cost over one lever or two; none over more, of which the table has all scenarios."""
+    if len(keys) > 2:
+        return ()
+    down, across = keys if len(keys) == 2 else ("", keys[0])
+    having = _costs([answer for _, answer in rows])
+    ends = (min(having), max(having)) if having else (0.0, 0.0)
     levers = f"{clean(down)} (down) and {clean(across)} (across)" if down else clean(across)
 
     def cell(values: tuple[str, ...], answer: Answer) -> HeatCell:
         """The unit of the number in it stands in the caption."""
         number = hourly(answer.cost).removeprefix("$").removesuffix("/h")
-        tip = f"{_assigned(keys[-2:], values)}: {cost_cell(answer)}, {fleet_line(answer.pools)}"
-        tone = tone_of(answer.cost, (min(costs), max(costs)))
-        return HeatCell(values[0] if down else "", values[-1], (number,), tone, tip)
+        tip = f"{_assigned(keys, values)}: {cost_cell(answer)}, {fleet_line(answer.pools)}"
+        return HeatCell(values[0] if down else "", values[-1], (number,), tone_of(answer.cost, ends), tip)
 
-    charts = []
-    for place, group in groups.items():
-        having = [answer.cost for _, answer in group if answer.cost is not None]
-        span = " to ".join(dict.fromkeys(map(hourly, (min(having), max(having))))) if having else "no fleet"
-        if 0 < len(having) < len(group):
-            span += f"; no fleet in {len(group) - len(having)} of {plural(len(group), 'cell')}"
-        table = [(*values, cost_cell(answer)) for values, answer in group]
-        charts.append(
-            Chart(
-                title=f"Cost{' at ' if place else ''}{place}: {span}",
-                caption=f"$/h by {levers}; the stronger the color, the more it costs; – is no fleet.",
-                drawing=draw_heat_map([cell(*row) for row in group], down, across, f"cost by {levers}"),
-                table=table_of([*map(clean, keys[-2:]), "#cost"], table),
-            )
-        )
-    return tuple(charts)
+    span = " to ".join(dict.fromkeys(map(hourly, ends))) if having else "no fleet"
+    if 0 < len(having) < len(rows):
+        span += f"; no fleet in {len(rows) - len(having)} of {plural(len(rows), 'cell')}"
+    chart = Chart(
+        title=f"Cost: {span}",
+        caption=f"$/h by {levers}; the stronger the color, the more it costs; – is no fleet.",
+        drawing=draw_heat_map([cell(*row) for row in rows], down, across),
+        table=table_of([*map(clean, keys), "#cost"], [(*values, cost_cell(answer)) for values, answer in rows]),
+    )
+    return (chart,)
 
 
 # --- shadow prices --------------------------------------------------------------------------------------------------
@@ -408,7 +398,7 @@ def map_chart(keys: Sequence[str], cells: Sequence[Cell]) -> Chart:
         title=title,
         caption="$/h of the cheapest fleet (C colocated, D disaggregated), and what disaggregated costs against "
         "colocated. The stronger the color, the more the cheaper one saves.",
-        drawing=draw_heat_map(list(map(heat, cells)), keys[0], keys[1], title),
+        drawing=draw_heat_map(list(map(heat, cells)), keys[0], keys[1]),
         table=table_of((*map(clean, keys), *columns), table),
         legend=(("split-6", "disaggregated is cheaper"), ("alone-6", "colocated is cheaper")),
     )

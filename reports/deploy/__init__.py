@@ -1,1 +1,1 @@
-"""Plan -> deployment files that run what was evaluated: described, rendered, parsed back, linted, written whole."""
+"""Plan -> deployment files that run what was evaluated: described, checked, rendered, written whole."""

@@ -67,18 +67,15 @@ def engine_version(target: str, version: str, engine: str) -> str | None:
     return None if template is None else template.format(version=version)
 
 
-def legal_flag(engine: str, version: str, name: str, program: str | None = None) -> Any:
+def legal_flag(engine: str, version: str, name: str) -> Any:
     """What the parser of an engine knows of a flag: its kind, or its choices; None if it does not know it.
 
-    A version that was not dumped knows what those around it agree on. program: of Dynamo, whose programs have flags of
-    their own.
+    A version that was not dumped knows what those around it agree on.
 
     >>> legal_flag("vllm", "0.22.0", "--max-num-seqs"), legal_flag("vllm", "0.22.0", "--no-enable-prefix-caching")
     ('int', 'switch')
     """
     flags = _data("flags.json")[engine]["flags"]
-    if program is not None:
-        return flags[_around(flags, version)[-1]][program].get(name)
     entry = flags["names"].get(name)
     if entry is None and engine == "vllm" and name.startswith("--no-"):
         positive = name.replace("--no-", "--", 1)
@@ -92,22 +89,10 @@ def legal_flag(engine: str, version: str, name: str, program: str | None = None)
     return kinds[0] if all(kind == kinds[0] for kind in kinds) else None
 
 
-def off_switch(name: str) -> str:
-    """The flag that says no to a switch of vLLM, in the spelling that all its versions take.
-
-    vLLM 0.33 names it --disable-prefix-caching in its help and accepts this one too.
-
-    >>> off_switch("--enable-prefix-caching")
-    '--no-enable-prefix-caching'
-    """
-    return name.replace("--", "--no-", 1)
-
-
-def transfer_facts(version: str) -> dict[str, set[str]]:
-    """Connectors and fields of --kv-transfer-config of one version of vLLM."""
+def connectors_of(version: str) -> set[str]:
+    """The connectors that one version of vLLM has."""
     transfer: dict[str, dict[str, list[str]]] = _data("flags.json")["vllm"]["transfer"]
-    around = [transfer[dump] for dump in _around(transfer, version)]
-    return {field: set.intersection(*(set(facts[field]) for facts in around)) for field in around[0]}
+    return set.intersection(*(set(transfer[dump]["connectors"]) for dump in _around(transfer, version)))
 
 
 def _around(dumps: Iterable[str], version: str) -> list[str]:
@@ -549,21 +534,8 @@ class Deployment:
         """What files and requests of a class are called by; empty where nothing tells classes apart."""
         return next((slo.label for slo in self.classes if slo.name == slo_class), "")
 
-    def pool(self, name: str) -> DeployedPool | None:
-        """The pool of this file name, if there is one."""
-        return next((pool for pool in self.pools if pool.name == name), None)
-
 
 def told_apart(plan: Plan) -> bool:
     """Whether there are several classes, and the routes tell the requests of each."""
     names = {slo.name for slo in plan.classes}
     return len(names) > 1 and {route.slo_class for route in plan.routing if route.share > 0.0} == names
-
-
-def reach(deployment: Deployment, settings: WorkerSettings) -> int:
-    """Longest request that an engine starts with, by what it is told of the model's config.json [token]."""
-    overrides: dict[str, Any] = json.loads(settings.config_overrides or "{}")
-    for section in (overrides, *overrides.values()):
-        if isinstance(section, dict) and "max_position_embeddings" in section:
-            return int(section["max_position_embeddings"])
-    return deployment.model.max_position if overrides else deployment.own_context

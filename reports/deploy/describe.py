@@ -24,8 +24,7 @@ from optimizer.fleets.evaluate import replicas_at
 from optimizer.plans.plan import Plan, Pool
 from reports.deploy.deployment import TEMPLATE_TOKENS, engine_version, fact
 from reports.numbers import is_number
-from reports.provenance import engine_title
-from reports.question import arrivals, slo_classes
+from reports.question import arrivals, engine_title, slo_classes
 from search_spaces.engines import load_engine_overhead
 from search_spaces.enumeration import Shape, block_tokens, engine_config
 from search_spaces.hf_config import ContextScaling, check_limits, context_scaling, rope_parameters

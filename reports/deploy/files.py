@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product, zip_longest
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from costmodel.engine import Role
 from costmodel.errors import InputError, shown
 from optimizer.plans.plan import Plan
-from reports.deploy import lint
 from reports.deploy.deployment import (
+    DeployedPool,
     Deployment,
     Device,
     GatewayRouting,
@@ -23,8 +24,10 @@ from reports.deploy.deployment import (
     UndeployableError,
     checked_version,
     default_options,
+    fact,
 )
 from reports.deploy.describe import describe
+from reports.deploy.flags import engine_flags
 from reports.deploy.formats import READERS, title
 from reports.deploy.hosts import by_size, gateway_rules, host_files
 from reports.deploy.kubernetes import coarse_words, dynamo_files, llmd_files
@@ -32,6 +35,7 @@ from reports.deploy.measurement import benchmark_files, monitoring_files, readme
 from reports.verdict import kept_by_requests
 from reports.whole_files import LARGEST_LISTED, SUMS, check_listed, first_bytes, write_listed
 from search_spaces.bounds import NO_TARGET, TARGET_NAMES
+from search_spaces.enumeration import degree_refusals, memory_refused
 from search_spaces.fields import faults_of
 from search_spaces.files import read_file, shown_path
 from search_spaces.problem import Pools, length_routers, target_of
@@ -40,10 +44,6 @@ from search_spaces.sources import JsonText
 README: Final = "README.md"
 MARKER: Final = "<!-- pdplan.deployment/2 -->"
 """First line of the page in every directory of ours."""
-_MISSHAPEN: Final = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
-"""What a reader meets in a file of another shape, such as a list where an object should be."""
-
-
 WRITERS: Final[Mapping[str, Callable[[Deployment], dict[str, str]]]] = {
     "vllm": host_files,
     "dynamo": dynamo_files,
@@ -116,22 +116,15 @@ def targets_of(plan: Plan) -> list[str]:
 def refusal(plan: Plan, options: Options, base: Path | None = None) -> InputError | None:
     """Why a plan cannot be deployed so, without a word of other targets; None: it can.
 
-    No rule is about how many replicas a pool has beyond the second, so that two of each are written and judged.
+    The flags of its engines show it; nothing else is written for that.
     """
     try:
-        fleet_files(few_replicas(checked_fleet(plan, options, base)))
+        deployment = checked_fleet(plan, options, base)
+        for pool in deployment.pools:
+            engine_flags(deployment, pool)
     except InputError as error:
         return error
     return None
-
-
-def few_replicas(deployment: Deployment) -> Deployment:
-    """The deployment with two replicas of a pool at most, and as before more by day than by night or as many."""
-    pools = []
-    for pool in deployment.pools:
-        replicas = min(pool.replicas, 2)
-        pools.append(replace(pool, replicas=replicas, least=replicas if pool.least == pool.replicas else 1))
-    return replace(deployment, pools=tuple(pools))
 
 
 def checked_fleet(plan: Plan, options: Options, base: Path | None = None) -> Deployment:
@@ -141,20 +134,10 @@ def checked_fleet(plan: Plan, options: Options, base: Path | None = None) -> Dep
     return deployment
 
 
-def fleet_files(deployment: Deployment) -> dict[str, str]:
-    """What starts a fleet, without what measures and explains it; InputError for the first rule that is broken."""
-    files = WRITERS[deployment.options.target](deployment)
-    if broken := rule_faults(deployment, files):
-        rule, sentence = broken[0]
-        more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
-        raise InputError(f"the deployment breaks the rule {rule}: {sentence}{more}")
-    return files
-
-
 def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict[str, str]:
     """Every file that a target has for a plan; InputError for what it cannot run, without a word of other targets."""
     deployment = checked_fleet(plan, options, base)
-    files = fleet_files(deployment)
+    files = WRITERS[options.target](deployment)
     files |= monitoring_files(deployment) | benchmark_files(deployment)
     page = f"{MARKER}\n{readme_page(plan, deployment, files)}"
     record = DeploymentRecord(
@@ -192,6 +175,46 @@ def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
         raise InputError(
             f"--claim keeps weights that are fetched, and {shown(deployment.weights)} is a folder of the nodes"
         )
+    if (fault := next(_faults(deployment), None)) is not None:
+        raise InputError(fault)
+
+
+LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+"""Values that Kubernetes takes for a label."""
+
+
+def _faults(deployment: Deployment) -> Iterator[str]:
+    """What engines cannot start with, ends of a hand-over cannot agree on, or no object can be called."""
+    for pool in deployment.pools:
+        yield from (f"pool {pool.id}: {reason}" for reason in _pool_faults(deployment, pool))
+    for prefill, decode in product(deployment.of_role(Role.PREFILL), deployment.of_role(Role.DECODE)):
+        splits = prefill.config.parallelism, decode.config.parallelism
+        for _, reason in degree_refusals(deployment.model, *splits):
+            yield f"pools {prefill.id} and {decode.id}: {reason}"
+    if deployment.disaggregated_set or deployment.target.workers:
+        most = fact("longest_name", "set" if deployment.disaggregated_set else "graph")
+        by_length = deployment.routing is GatewayRouting.BY_LENGTH
+        for pool in deployment.pools:  # a controller joins the names of a graph or a set and of its components
+            name = f"{deployment.name}{f'-{pool.name}' * by_length}-{pool.name}"
+            if len(name) > most:
+                yield f"the name {shown(name)} has {len(name)} characters, and {most} are allowed"
+
+
+def _pool_faults(deployment: Deployment, pool: DeployedPool) -> Iterator[str]:
+    """Why an engine of a pool has no place on its nodes."""
+    settings, gpus = pool.settings, pool.node_gpus
+    if (reason := memory_refused(deployment.model, pool.config)) is not None:
+        yield reason
+    if pool.nodes > 1 and deployment.options.target == "trtllm":
+        spans = f"an engine of {settings.gpus} GPUs spans {pool.nodes} hosts"
+        yield f"{spans}, which trtllm-serve starts only under MPI"
+    if settings.gpus != pool.nodes * gpus:
+        yield f"an engine of {settings.gpus} GPUs does not fill {pool.nodes} nodes of {gpus} GPUs"
+    rank = settings.tensor * settings.pipeline
+    if deployment.engine == "vllm" and settings.data > 1 and pool.nodes > 1 and gpus % rank:
+        yield f"data ranks of {rank} GPUs do not fill the {gpus} that it has on each node"
+    if deployment.target.pods and LABEL.fullmatch(pool.node_label) is None:
+        yield f"no node can carry the label {shown(pool.node_label)}; give its GPUs' own with --label"
 
 
 def _lengths(deployment: Deployment) -> str:
@@ -224,16 +247,6 @@ def _balancing(plan: Plan, deployment: Deployment) -> str:
     if behind is not None:
         shown_share = f"is not shown to meet the SLO ({kept_by_requests(plan.simulation, behind)})"
     return f"the target has a least-requests router, and behind such a router the plan {shown_share}"
-
-
-def rule_faults(deployment: Deployment, files: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Rules of `lint` that files break, as (rule, sentence); files that cannot be read break the rule `readable`."""
-    try:
-        return lint.faults(deployment, files)
-    except InputError as error:
-        return [("readable", str(error))]
-    except _MISSHAPEN as error:
-        return [("readable", f"a file has not the shape that its program expects ({type(error).__name__}: {error})")]
 
 
 def write_deployment(
@@ -283,25 +296,8 @@ def recorded_options(text: str, where: str = RECORD) -> Options:
         raise record.error(fault.sentence, fault.path) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A directory beside its plan: places that differ, the rules that its files break, and files of others.
-
-    differs: a sentence for each place that is not as it was written; breaks: (rule, sentence) pairs.
-    """
-
-    differs: list[str]
-    breaks: list[tuple[str, str]]
-    strays: list[str]
-
-    @property
-    def faults(self) -> int:
-        """How many faults somebody has to mend: a changed place that breaks three rules is one."""
-        return len(self.differs) or len(self.breaks)
-
-
-def checked_directory(plan: Plan, directory: Path, target: str | None = None) -> Checked:
-    """Whether the files of a directory deploy a plan as it was evaluated.
+def checked_directory(plan: Plan, directory: Path, target: str | None = None) -> tuple[list[str], list[str]]:
+    """A sentence for each place of a directory's files that is not as it was written; and the files that are others.
 
     The choices that the plan does not make are those of the directory's own record. target: what the
     deployment is for, None: as its record says. Raises InputError for a directory that holds no deployment, or one for
@@ -314,25 +310,8 @@ def checked_directory(plan: Plan, directory: Path, target: str | None = None) ->
         raise InputError(f"{shown_path(directory)} holds a deployment for {options.target}, not for {target}")
     plan_files = deployment_files(plan, options)
     there = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]
-    rest = strays([*plan_files, SUMS], there)
     present = {path: _text(directory / path) for path in plan_files if (directory / path).exists()}
-    for path in rest:
-        if PurePosixPath(path).suffix in {*READERS, ".yml"}:  # which look like files of a deployment
-            with suppress(InputError):  # somebody else's file may be anything
-                present[path] = _text(directory / path)
-    return checked_files(describe(plan, options), plan_files, present, rest)
-
-
-def checked_files(
-    deployment: Deployment, plan_files: Mapping[str, str], present: Mapping[str, str], rest: Sequence[str] = ()
-) -> Checked:
-    """Whether texts by path deploy a plan; plan_files: as they were written; rest: files there that are not the plan's.
-
-    Files that nobody changed are not judged again: rules are broken by a change, or by a file of others.
-    """
-    differs = list(differences(plan_files, present))
-    has_changes = differs or present.keys() - plan_files.keys()
-    return Checked(differs, rule_faults(deployment, present) if has_changes else [], list(rest))
+    return list(differences(plan_files, present)), strays([*plan_files, SUMS], there)
 
 
 def _text(path: Path) -> str:
@@ -342,8 +321,6 @@ def _text(path: Path) -> str:
         raise InputError(f"{shown_path(path)} is not UTF-8 text") from error
 
 
-AS_WRITTEN: Final = "as_written"
-"""The rule that files say what was written, whether or not another rule is about it."""
 RESULTS: Final = "benchmark/"
 """Folder in which the benchmark leaves its results."""
 SHOWN: Final = 80
@@ -437,5 +414,5 @@ def _beside(value: Any, rival: Any) -> str:
     """A value as `_shown`; of a long text that begins like the other one, the part where they differ."""
     if not (isinstance(value, str) and isinstance(rival, str) and _shown(value) == _shown(rival)):
         return _shown(value)
-    at = next(k for k, pair in enumerate(itertools.zip_longest(value, rival)) if pair[0] != pair[1]) - BEFORE
+    at = next(k for k, pair in enumerate(zip_longest(value, rival)) if pair[0] != pair[1]) - BEFORE
     return f"...{_shown(value[at:])}"

@@ -1,4 +1,4 @@
-"""The settings of a pool as flags of vLLM and SGLang or options of TensorRT-LLM: a table for each, read both ways.
+"""The settings of a pool as flags of vLLM and SGLang or options of TensorRT-LLM, by a table for each.
 
 The tables stand in data/targets.yaml, and say which settings an engine counts its own way: of one data rank, of one of
 the steps that are in flight, or for all ranks of a stage. A pair of functions for each engine has the rest:
@@ -15,56 +15,32 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from typing import Any, Final
 
 from costmodel.engine import Draft, Role
 from costmodel.errors import InputError, shown
 from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB, GIGA
-from reports.deploy.deployment import fact, off_switch, transfer_facts, version_numbers
+from reports.deploy.deployment import SWITCH, connectors_of, fact, legal_flag, version_numbers
 from search_spaces.engines import SUPPORT
 from search_spaces.enumeration import draft_refused
 from search_spaces.models import config_of, is_model
 from search_spaces.problem import target_of
-from search_spaces.sources import JsonText, json_kind
 
-from .deployment import DeployedPool, Deployment, Device, UndeployableError, WorkerSettings
+from .deployment import DeployedPool, Deployment, Device, UndeployableError
 
-Words = tuple[tuple[str, str | None], ...]
-"""Flags of a command line that was read, each with its value; None for a switch."""
 Flags = dict[str, Any]
 """Flags to write, by name in order; True for a switch."""
 Counted = dict[str, Any]
 """Values of settings as an engine counts them, and what else it is told, by name; None is not stated."""
 BALANCED_DTYPES: Final = ("bf16", "fp8")
 """Dtypes of experts that vLLM's load balancer can copy in every version: the others depend on the kernels chosen."""
-TRANSFER: Final = "--kv-transfer-config"
 PULL: Final = "NixlConnector"
 PUSH: Final = "NixlPushConnector"
 KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
 BOTH: Final = "MultiConnector"
-MODE: Final = "--disaggregation-mode"
 DEGREES: Final = {"data": "DP", "pipeline": "PP"}
 """Short names of the degrees of parallelism by which engines count settings."""
-
-
-def words_of(where: str, text: list[str]) -> Words:
-    """Pair up flags and values of a command line.
-
-    >>> words_of("x", ["--tp", "2", "--fast"])
-    (('--tp', '2'), ('--fast', None))
-    """
-    words: list[tuple[str, str | None]] = []
-    for word in text:
-        name, equals, value = word.partition("=")
-        if word.startswith("--"):
-            words.append((name, value) if equals else (word, None))
-        elif words and words[-1][1] is None:
-            words[-1] = (words[-1][0], word)
-        else:
-            raise InputError(f"{where}: {shown(word)} stands where a flag is expected")
-    return tuple(words)
 
 
 def plain_words(flags: Flags) -> list[str]:
@@ -85,95 +61,20 @@ def one_line(value: Mapping[str, Any]) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":")) if value else ""
 
 
-def json_object(where: str, text: str) -> dict[str, Any]:
-    """Read a JSON object, such as the value of --kv-transfer-config."""
-    value: dict[str, Any] | object = JsonText(where, text).value()
-    if not isinstance(value, dict):
-        raise InputError(f"{where}: is {json_kind(value)}, an object is wanted")
-    return value
-
-
-@dataclass(frozen=True, slots=True)
-class FlagReader:
-    """Values of one worker's flags, with errors that name the place."""
-
-    where: str
-    values: Mapping[str, Any]
-
-    def text(self, name: str) -> str:
-        """The value of a flag that must be there."""
-        value = self.values.get(name)
-        if value is None:
-            raise InputError(f"{self.where}: {name} is missing, so the engine would choose it itself")
-        return str(value)
-
-    def truth(self, name: str) -> bool:
-        """An option that is true or false."""
-        return self.text(name) == "True"
-
-    def whole(self, name: str) -> int:
-        """A whole number above 0."""
-        return int(self.number(name, int))
-
-    def number(self, name: str, kind: type[int] | type[float] = float) -> float:
-        """A number above 0."""
-        text = self.text(name)
-        try:
-            value = kind(text)
-        except ValueError as error:
-            raise InputError(f"{self.where}: {name} {shown(text)} is not a number") from error
-        if value <= 0:
-            raise InputError(f"{self.where}: {name} {text} is not above 0")
-        return value
-
-    def must(self, name: str, value: Any) -> None:
-        """A setting that the prediction stands on: it must be stated, and with this value; a switch with any."""
-        self.text(name)
-        file_value = self.values[name]
-        if file_value not in [value, str(value)] and not (value is True and name.startswith("-")):
-            raise InputError(f"{self.where}: {name} is {file_value}, not {value}")
-
-    def overrides(self, name: str) -> str:
-        """What is laid over the checkpoint's config.json, as one line of JSON."""
-        return one_line(json_object(f"{self.where}: {name}", self.text(name)))
-
-    def switch(self, name: str) -> bool:
-        """A setting that is stated by one of two switches."""
-        off = off_switch(name)
-        if name in self.values or off in self.values:
-            return name in self.values
-        raise InputError(f"{self.where}: neither {name} nor {off} is stated")
-
-    def has(self, name: str) -> bool:
-        """Whether the flag is there."""
-        return name in self.values
-
-    def ranks(self, name: str) -> int:
-        """Data ranks of attention; without SGLang's switch the flag asks for as many whole engines."""
-        return self.whole(name) if "--enable-dp-attention" in self.values else 1
-
-    def copies(self, name: str) -> int:
-        """Second copies of experts that flags ask for; none without the load balancer."""
-        return self.whole(name) if "--enable-eplb" in self.values else 0
-
-
 @dataclass(frozen=True, slots=True)
 class Flag:
     """A flag, or the path of an option or of a field of what a flag takes as JSON, and what it states.
 
-    setting: what it says of `Counted`; read: how a `FlagReader` reads it, None where it follows from other settings;
-    absent: the setting where the flag is not there, `...` where it has to be; spelled: the engine's word for each of
-    the plan's, where these differ; per: degrees of parallelism that share the setting, of which an engine is told the
-    part of one; times: the degree by which an engine counts more than the plan; more: what it counts beside; value:
-    what it always has to be where no setting decides; experts: whether it is for models with experts alone; since,
-    before: first version of the engine that takes it, and first that does not, or need not be told; dynamo: the flag in
-    which Dynamo takes an option of TensorRT-LLM, which takes the others as JSON.
+    setting: what it says of `Counted`; spelled: the engine's word for each of the plan's, where these differ; per:
+    degrees of parallelism that share the setting, of which an engine is told the part of one; times: the degree by
+    which an engine counts more than the plan; more: what it counts beside; value: what it always has to be where no
+    setting decides; experts: whether it is for models with experts alone; since, before: first version of the engine
+    that takes it, and first that does not, or need not be told; dynamo: the flag in which Dynamo takes an option of
+    TensorRT-LLM, which takes the others as JSON.
     """
 
     name: str
     setting: str = ""
-    read: Callable[[FlagReader, str], Any] | None = None
-    absent: Any = ...
     spelled: Mapping[str, str] = field(default_factory=dict)
     per: Sequence[str] = ()
     times: str = ""
@@ -183,19 +84,6 @@ class Flag:
     since: str = ""
     before: str = ""
     dynamo: str = ""
-
-    def stated(self, reader: FlagReader) -> Any:
-        """The setting that a file states, in the plan's word for it."""
-        if self.read is None or (self.absent is not ... and self.name not in reader.values):
-            return self.absent
-        value = self.read(reader, self.name)
-        for word, spelling in self.spelled.items():
-            if value == spelling:
-                return word
-        if self.spelled:
-            words = ", ".join(self.spelled.values())
-            raise InputError(f"{reader.where}: {self.name} {shown(value)} is none of {words}")
-        return value - self.more if self.more else value
 
     def told(self, pool: DeployedPool, value: Any) -> Any:
         """A setting as the engine counts it; InputError where those that share it would not get equal parts."""
@@ -211,36 +99,21 @@ class Flag:
         value = value + self.more if self.more else value
         return value * getattr(settings, self.times) if self.times else value
 
-    def planned(self, where: str, engine_values: Counted) -> Any:
-        """The setting of what an engine is told; the inverse of `told`."""
-        value = engine_values[self.setting] * math.prod(engine_values[name] for name in self.per)
-        if self.times and value % engine_values[self.times]:
-            degree = f"{DEGREES[self.times]} {engine_values[self.times]}"
-            raise InputError(f"{where}: {self.name} {value} is not a multiple of {degree}")
-        return value // engine_values[self.times] if self.times else value
 
+def _table(deployment: Deployment) -> list[Flag]:
+    """The flags of the engine that is deployed, in the order in which they are written.
 
-@cache
-def table(engine: str, version: str) -> tuple[Flag, ...]:
-    """The flags of a version of an engine, in the order in which they are written."""
-    rows: dict[str, dict[str, Any]] = fact("flags", engine)
-    flags = (
-        Flag(**row | {"name": name, "read": getattr(FlagReader, row["read"]) if "read" in row else None})
-        for name, row in rows.items()
-    )
-    number = version_numbers(version)
-    return tuple(
+    A CPU has precisions and KV blocks of its own, whatever was planned.
+    """
+    number = version_numbers(deployment.engine_version)
+    own = fact("vendors", Device.CPU, "flags") if deployment.on_cpu else {}
+    rows = fact("flags", deployment.engine) | {name: {"value": value} for name, value in own.items()}
+    flags = (Flag(name, **row) for name, row in rows.items())
+    return [
         flag
         for flag in flags
         if version_numbers(flag.since) <= number and not (flag.before and number >= version_numbers(flag.before))
-    )
-
-
-def _table(deployment: Deployment) -> tuple[Flag, ...]:
-    """The flags of the engine that is deployed; a CPU has precisions and KV blocks of its own, whatever was planned."""
-    flags = table(deployment.engine, deployment.engine_version)
-    own = fact("vendors", Device.CPU, "flags") if deployment.on_cpu else {}
-    return tuple(Flag(flag.name, value=own[flag.name]) if flag.name in own else flag for flag in flags)
+    ]
 
 
 def _stated(deployment: Deployment, pool: DeployedPool, engine_values: Counted) -> dict[str, Any]:
@@ -254,29 +127,6 @@ def _stated(deployment: Deployment, pool: DeployedPool, engine_values: Counted) 
             section, _, name = flag.name.rpartition(".")
             (values.setdefault(section, {}) if section else values)[name] = engine_value
     return values
-
-
-def _read_flags(deployment: Deployment, reader: FlagReader) -> Counted:
-    """What an engine is told, read back; InputError where a flag is missing, or two that state one setting differ."""
-    engine_values: Counted = {}
-    flags, values, where = _table(deployment), dict(reader.values), reader.where
-    for section in sorted({flag.name.rpartition(".")[0] for flag in flags} & set(values)):
-        fields = values[section]
-        if isinstance(fields, str):
-            fields = json_object(f"{where}: {section}", fields)
-        values |= {f"{section}.{name}": value for name, value in (fields or {}).items()}
-    reader = FlagReader(where, values)
-    for flag in flags:
-        if not flag.setting:
-            reader.must(flag.name, flag.value)
-        elif flag.read is not None and (deployment.model.is_moe or not flag.experts):
-            value = flag.stated(reader)
-            if engine_values.setdefault(flag.setting, value) != value:
-                raise InputError(f"{reader.where}: {flag.name} is {value}, not {engine_values[flag.setting]}")
-    if "attention_dp" in engine_values:  # which TensorRT-LLM has over all ranks of a stage or none
-        engine_values["data"] = engine_values["tensor"] if engine_values.pop("attention_dp") else 1
-    counted = {flag.setting: flag.planned(where, engine_values) for flag in flags if flag.per or flag.times}
-    return engine_values | counted
 
 
 def _common(deployment: Deployment, pool: DeployedPool) -> Counted:
@@ -316,72 +166,19 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
 
 
 def _flags(deployment: Deployment, pool: DeployedPool, engine_values: Counted) -> Flags:
-    """A switch that is off has a name of its own, and objects are JSON."""
+    """A switch that is off has a name of its own, and objects are JSON; InputError for what this version refuses."""
     stated = _stated(deployment, pool, engine_values)
     texts = {name: one_line(value) if isinstance(value, dict) else value for name, value in stated.items()}
-    return {off_switch(name) if value is False else name: value is False or value for name, value in texts.items()}
-
-
-def read_settings(deployment: Deployment, where: str, values: Mapping[str, Any]) -> WorkerSettings:
-    """The settings that flags, or options of TensorRT-LLM, state; InputError for one that is missing."""
-    engine = deployment.engine
-    if engine == "trtllm":
-        options = _options_of_dynamo(deployment, where, values) if deployment.target.workers else values
-        if unknown := sorted(set(options) - {flag.name.partition(".")[0] for flag in _table(deployment)}):
-            raise InputError(
-                f"{where}: {unknown[0]} is no option of TensorRT-LLM {deployment.engine_version} that is known"
-            )
-        engine_values = _read_flags(deployment, FlagReader(where, options))
-        engine_values["host_cache"] = engine_values.pop("host_bytes") // int(GIGA)
-        absent: Counted = {"expert": 1, "quantization": None, "attention_backend": None}
-        return WorkerSettings(**absent | engine_values)
-    reader = FlagReader(where, {name: True if value is None else value for name, value in values.items()})
-    reader.must("--served-model-name", reader.text("--model" if engine == "vllm" else "--model-path"))
-    engine_values = _read_flags(deployment, reader)
-    if engine == "sglang":
-        return WorkerSettings(**engine_values)
-    for flag in table("vllm", deployment.engine_version):  # what a CPU has of its own is as planned
-        if flag.read is not None and flag.setting not in engine_values:
-            engine_values[flag.setting] = getattr(deployment.pools[0].settings, flag.setting)
-    engine_values["expert"] = engine_values["tensor"] * engine_values["data"] if engine_values["expert"] is True else 1
-    host_bytes = engine_values.pop("host_gib", 0.0) * GIB
-    for tier in _connectors(reader.where, reader.values)[1:]:
-        host_bytes += (tier.get("kv_connector_extra_config") or {}).get("cpu_bytes_to_use") or 0
-    engine_values["host_cache"] = round(host_bytes / GIGA / engine_values["tensor"] / engine_values["pipeline"])
-    return WorkerSettings(**engine_values)
-
-
-def read_transfer(deployment: Deployment, where: str, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What is said of the hand-over, None where there is none."""
-    if deployment.engine == "vllm":
-        return next(iter(_connectors(where, values)), None)
-    if deployment.engine == "sglang":
-        return {"kv_connector": values.get("--disaggregation-transfer-backend")} if MODE in values else None
-    transceiver: Mapping[str, Any] | None = values.get("cache_transceiver_config")
-    return transceiver
-
-
-def _connectors(where: str, values: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """What vLLM is told of its connectors: of the hand-over first, then of the KV cache in host memory."""
-    if not values.get(TRANSFER):
-        return ()
-    transfer = json_object(f"{where}: {TRANSFER}", str(values[TRANSFER]))
-    pieces: Sequence[Mapping[str, Any]] = (transfer.get("kv_connector_extra_config") or {}).get("connectors") or ()
-    return pieces if transfer.get("kv_connector") == BOTH else (transfer,)
-
-
-def read_role(deployment: Deployment, where: str, values: Mapping[str, Any]) -> str:
-    """The role that flags or options state.
-
-    TensorRT-LLM's generation server has CUDA graphs of decode steps, a context server has none; without a transceiver
-    an engine does both.
-    """
-    transfer = read_transfer(deployment, where, values)
-    if MODE in values or transfer is None or deployment.target.workers:
-        return str(values.get(MODE) or Role.COLOCATED.value)
-    if deployment.engine == "trtllm":
-        return Role.DECODE.value if values.get("cuda_graph_config") else Role.PREFILL.value
-    return next((role.value for role, name in KV_ROLES.items() if transfer.get("kv_role") == name), "both")
+    flags = {  # vLLM 0.33 lists --disable-prefix-caching in its help, and takes --no-enable-prefix-caching as all do
+        name.replace("--", "--no-", 1) if value is False else name: value is False or value
+        for name, value in texts.items()
+    }
+    for name, value in flags.items():
+        kind = legal_flag(deployment.engine, deployment.engine_version, name)
+        if kind is None or (kind == SWITCH) != (value is True) or (isinstance(kind, list) and str(value) not in kind):
+            program = f"{target_of(deployment.engine).title} {deployment.engine_version}"
+            raise InputError(f"pool {pool.id}: {program} does not take {name} {shown(str(value))}")
+    return flags
 
 
 def vllm_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
@@ -504,22 +301,10 @@ def dynamo_trtllm_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     return flags | {OVERRIDES: json.dumps(options, separators=(",", ":"))}
 
 
-def _options_of_dynamo(deployment: Deployment, where: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that dynamo.trtllm puts together from its flags and the JSON."""
-    options = json_object(f"{where}: {OVERRIDES}", values.get(OVERRIDES) or "{}")
-    for row in _table(deployment):
-        if row.dynamo and row.name in options:
-            raise InputError(f"{where}: {row.name} is stated by {row.dynamo} and again in {OVERRIDES}")
-        if row.dynamo in values:
-            options[row.name] = values[row.dynamo]
-    cache = options.get("kv_cache_config") or {}
-    for flag, name in TWICE.items():
-        if values.get(flag) != str(cache.get(name)):
-            raise InputError(f"{where}: {flag} {values.get(flag)} is not {name} of kv_cache_config")
-    return options | {
-        "enable_attention_dp": "--enable-attention-dp" in values,
-        "scheduler_config": fact("flags", "trtllm", "scheduler_config")["value"],
-    }
+def engine_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
+    """All flags, or options of TensorRT-LLM, that shaped an engine's prediction; InputError where it lacks one."""
+    trtllm = dynamo_trtllm_flags if deployment.target.workers else trtllm_options
+    return {"vllm": vllm_flags, "sglang": sglang_flags, "trtllm": trtllm}[deployment.engine](deployment, pool)
 
 
 def graph_tokens(seqs: int, verified: int = 1) -> int:
@@ -563,7 +348,7 @@ def connector(deployment: Deployment) -> str:
     """Decode pulls KV blocks, unless a prefill pool is a pipeline, whose stages push them."""
     if all(pool.settings.pipeline == 1 for pool in deployment.of_role(Role.PREFILL)):
         return PULL
-    if PUSH not in transfer_facts(deployment.engine_version)["connectors"]:
+    if PUSH not in connectors_of(deployment.engine_version):
         raise InputError(
             f"PP above 1 of a prefill pool needs the {PUSH}, which vLLM {deployment.engine_version} lacks; "
             "choose a later version, or plan with pipeline_parallel: [1]"

@@ -192,8 +192,10 @@ def title(document: Any) -> str:
     >>> title({"kind": "Job", "metadata": {"name": "chat"}}), title({"tensor-parallel-size": 2})
     ('Job chat', 'one without a name')
     """
-    name = dig(document, "metadata", "name")
-    return "one without a name" if name is None else f"{dig(document, 'kind')} {name}"
+    about = document if isinstance(document, dict) else {}
+    metadata = about.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return "one without a name" if name is None else f"{about.get('kind')} {name}"
 
 
 def _refuse_twice(path: str, node: yaml.Node) -> None:
@@ -205,17 +207,6 @@ def _refuse_twice(path: str, node: yaml.Node) -> None:
         inner = [value for _, value in node.value]
     for value in inner:
         _refuse_twice(path, value)
-
-
-def dig(value: Any, *path: str) -> Any:
-    """The value at a path of keys, None where it ends early.
-
-    >>> dig({"spec": {"replicas": 2}}, "spec", "replicas"), dig({}, "spec", "replicas")
-    (2, None)
-    """
-    for name in path:
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
 
 
 ADDRESS: Final = re.compile(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?")

@@ -23,7 +23,7 @@ from costmodel.units import GIB
 from costmodel.words import join_words, percentage
 from optimizer.plans.plan import Route
 from reports.deploy.deployment import DeployedPool, Deployment, Device, fact
-from reports.deploy.flags import Flags, place_words, plain_words, sglang_flags, span_words, trtllm_options, vllm_flags
+from reports.deploy.flags import Flags, engine_flags, place_words, plain_words, span_words
 from reports.deploy.formats import Raw, manifest, objects, render
 from search_spaces.problem import target_of
 
@@ -211,7 +211,7 @@ def gateway_config(deployment: Deployment, servers: Mapping[str, Sequence[tuple[
         bytes_per_token=Raw(f"{bytes_per_token(deployment):g}"),
         tolerated=Raw(tolerance_sentence(deployment) if by_size(rules) else ""),
         connections=max(2 * running, LEAST_CONNECTIONS),  # twice what engines run, so that as many can wait
-        check=Raw(" ".join(check_words())),
+        check=Raw("check inter {router_interval}s fall {failures} rise {successes}".format(**fact("health"))),
         check_timeout=Raw(f"{fact('health', 'timeout')}s"),
         header=HEADER,
         parts=PARTS,
@@ -258,12 +258,6 @@ def class_names(deployment: Deployment) -> str:
     asks = deployment.parted and by_class(gateway_rules(deployment))
     classes = deployment.classes if asks else ()
     return join_words([slo.label if slo.label == slo.name else f"{slo.label} for {slo.name}" for slo in classes])
-
-
-def check_words() -> list[str]:
-    """How HAProxy finds that a replica is down, or is there again."""
-    health = fact("health")
-    return f"check inter {health['router_interval']}s fall {health['failures']} rise {health['successes']}".split()
 
 
 # --- hosts ------------------------------------------------------------------------------------------------------------
@@ -437,18 +431,11 @@ def _names_addresses(deployment: Deployment) -> bool:
 
 def _options(deployment: Deployment, engine: HostedReplica) -> Flags:
     """What stands in an engine's file of options; empty for SGLang, whose script has all."""
-    if deployment.engine == "vllm":
-        serve = {"--host": ANYWHERE, "--port": engine.port("worker")}
-        flags = vllm_flags(deployment, engine.pool) | serve
-        return {name.removeprefix("--"): value for name, value in flags.items()}
     if deployment.engine == "sglang":
         return {}
-    if len(engine.hosts) > 1:
-        raise InputError(
-            f"pool {engine.pool.id}: an engine of {engine.pool.settings.gpus} GPUs spans {len(engine.hosts)} hosts, "
-            "which trtllm-serve starts only under MPI"
-        )
-    return trtllm_options(deployment, engine.pool)
+    flags = engine_flags(deployment, engine.pool)
+    serve = {"--host": ANYWHERE, "--port": engine.port("worker")} if deployment.engine == "vllm" else {}
+    return {name.removeprefix("--"): value for name, value in (flags | serve).items()}
 
 
 def _command(deployment: Deployment, engine: HostedReplica, rank: int) -> list[str]:
@@ -464,7 +451,7 @@ def _command(deployment: Deployment, engine: HostedReplica, rank: int) -> list[s
     serve = ["--host", ANYWHERE, "--port", str(port)]
     if deployment.engine == "trtllm":
         return [deployment.weights, *serve, *config]
-    words = [*plain_words(sglang_flags(deployment, pool)), *serve]
+    words = [*plain_words(engine_flags(deployment, pool)), *serve]
     if pool.role is Role.PREFILL:
         words += ["--disaggregation-bootstrap-port", str(engine.port("bootstrap"))]
     if len(engine.hosts) > 1:
@@ -605,16 +592,11 @@ def router_limits(*, prefixes: bool) -> list[str]:
     ['--balance-abs-threshold', '0', '--balance-rel-threshold', '1.0']
     """
     more, ratio = ("2", "1.1") if prefixes else ("0", "1.0")
-    limits = {"--balance-abs-threshold": more, "--balance-rel-threshold": ratio, **health_flags()}
-    return [word for pair in limits.items() for word in pair]
-
-
-def health_flags() -> dict[str, str]:
-    """How vllm-router and SGLang's router find that an engine is down; both spell it alike."""
-    health = fact("health")
-    return {
-        "--health-check-interval-secs": str(health["router_interval"]),
-        "--health-failure-threshold": str(health["failures"]),
-        "--health-success-threshold": str(health["successes"]),
-        "--health-check-timeout-secs": str(health["timeout"]),
+    health, balance = fact("health"), {"--balance-abs-threshold": more, "--balance-rel-threshold": ratio}
+    checks = {
+        "--health-check-interval-secs": health["router_interval"],
+        "--health-failure-threshold": health["failures"],
+        "--health-success-threshold": health["successes"],
+        "--health-check-timeout-secs": health["timeout"],
     }
+    return plain_words(balance | checks)

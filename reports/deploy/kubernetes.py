@@ -22,16 +22,7 @@ from costmodel.units import GIB, GIGA, MILLI
 from costmodel.words import percentage
 from optimizer.plans.plan import Route
 from reports.deploy.deployment import DeployedPool, Deployment, GatewayRouting, fact
-from reports.deploy.flags import (
-    Flags,
-    dynamo_trtllm_flags,
-    node_ranks,
-    place_words,
-    plain_words,
-    sglang_flags,
-    span_words,
-    vllm_flags,
-)
+from reports.deploy.flags import engine_flags, node_ranks, place_words, plain_words, span_words
 from reports.deploy.formats import manifest, objects, pod_text
 from search_spaces.problem import Balancing
 
@@ -240,7 +231,7 @@ def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
     if not serves and pool.settings.data > 1:  # its first data rank is a product, which only a shell computes
         start = f"$((LWS_WORKER_INDEX * {node_ranks(pool)}))"
         serve = ["sh", "-c", pod_text(f'exec vllm serve "$@" --data-parallel-start-rank {start}'), "vllm"]
-    words = [pod_text(word) for word in plain_words(vllm_flags(deployment, pool))[1:]]  # the model without its flag
+    words = [pod_text(word) for word in plain_words(engine_flags(deployment, pool))[1:]]  # the model without its flag
     if pool.nodes > 1:  # the controller gives every container of a group the address of the first and its own place
         words += span_words(pool, "$(LWS_LEADER_ADDRESS)", lambda kind: int(fact("ports", kind)))
         place = ["--node-rank", "$(LWS_WORKER_INDEX)"] if pool.settings.data == 1 else []
@@ -367,20 +358,14 @@ def _frontend(deployment: Deployment, words: list[str]) -> Component:
 
 def _worker(deployment: Deployment, pool: DeployedPool) -> Component:
     """An engine with its flags and Dynamo's own; whoever computes prompts tells the router which prefixes it holds."""
-    kind = "worker" if pool.role is Role.COLOCATED else pool.role.value
-    mode: Flags = {} if pool.role is Role.COLOCATED else {"--disaggregation-mode": kind}
-    events = KV_EVENTS
-    if deployment.engine == "vllm":
-        flags, events = vllm_flags(deployment, pool) | mode, {**KV_EVENTS, "enable_kv_cache_events": True}
-    elif deployment.engine == "sglang":
-        flags = sglang_flags(deployment, pool)
-    else:
-        flags = dynamo_trtllm_flags(deployment, pool) | mode
+    engine, has_one_role = deployment.engine, pool.role is not Role.COLOCATED
+    kind = pool.role.value if has_one_role else "worker"
+    flags = engine_flags(deployment, pool) | ({"--disaggregation-mode": kind} if has_one_role else {})
     if deployment.routes_by_prefix and pool.role is not Role.DECODE:
+        events = {**KV_EVENTS, **({"enable_kv_cache_events": True} if engine == "vllm" else {})}
         events_flag = {"--kv-events-config": json.dumps(events, separators=(",", ":"))}
-        flags |= {"--publish-kv-events": True} if deployment.engine == "trtllm" else events_flag
-    words, engine = plain_words(flags), deployment.engine
-    return _component(deployment, pool.name, kind, engine, words, replicas=pool.replicas, pool=pool)
+        flags |= {"--publish-kv-events": True} if engine == "trtllm" else events_flag
+    return _component(deployment, pool.name, kind, engine, plain_words(flags), replicas=pool.replicas, pool=pool)
 
 
 def router_words(deployment: Deployment) -> list[str]:

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from costmodel.metric import Metric
 from costmodel.units import MILLI
-from costmodel.words import join_words, percentage, plural
+from costmodel.words import percentage, plural
 from costmodel.workload import gamma_arrivals, whole_parts
 from optimizer.fleets.build_plan import with_latencies
 from optimizer.plans.plan import Plan, Status
-from reports.deploy import hosts
+from reports.deploy import hosts, kubernetes
 from reports.deploy.deployment import (
     TEMPLATE_TOKENS,
     DeployedPool,
@@ -35,18 +35,9 @@ from reports.deploy.deployment import (
 )
 from reports.deploy.flags import connector
 from reports.deploy.formats import Raw, manifest, objects, pod_text, render
-from reports.deploy.kubernetes import (
-    AUTOSCALE_FILE,
-    CACHE_FILE,
-    SECRET,
-    SUPPORT_FILE,
-    fleet_objects,
-    router_command,
-    vendor_fact,
-)
+from reports.fleets import fleet_words
 from reports.numbers import duration, percent_beside, significant
-from reports.provenance import is_simulated_row
-from reports.question import slo_classes, slo_words
+from reports.question import is_simulated_row, slo_classes, slo_words
 from reports.slos import QUANTILES, goal_label
 from reports.text import clean
 from search_spaces.problem import Balancing, target_of
@@ -96,7 +87,9 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
             )
             jobs.append((f"{deployment.name}-benchmark{slo.ending}", pod_text(job_script(shlex.join(words)))))
         about = "Replays the workload inside the cluster, as README.md says; its log is the result."
-        files[f"{FOLDER}/job.yaml"] = manifest(about, *fleet_objects("benchmark/job.yaml", deployment, jobs=jobs))
+        files[f"{FOLDER}/job.yaml"] = manifest(
+            about, *kubernetes.fleet_objects("benchmark/job.yaml", deployment, jobs=jobs)
+        )
     return files
 
 
@@ -281,7 +274,7 @@ def monitoring_files(deployment: Deployment) -> dict[str, str]:
     files = {"dashboard.json": json.dumps(chart, indent=1) + "\n"}
     if deployment.target.pods:
         name = f"{deployment.name}-pdplan"
-        *monitors, listed = fleet_objects("monitoring/objects.yaml", deployment, name=name, rules=rules)
+        *monitors, listed = kubernetes.fleet_objects("monitoring/objects.yaml", deployment, name=name, rules=rules)
         about = "What Prometheus's operator scrapes, and the alerts at the limits of the plan."
         files["objects.yaml"] = manifest(about, *monitors)
         files["kustomization.yaml"] = manifest("kubectl apply -k <this folder>", listed)
@@ -342,14 +335,14 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
         router=router,
         planned_router=planned if any(pool.replicas > 1 for pool in deployment.prompt_pools) else router,
         connector=connector(deployment) if apart and deployment.engine == "vllm" else "NIXL",
-        ucx=vendor_fact(first_pool, "ucx") if deployment.target.pods else "",
+        ucx=kubernetes.vendor_fact(first_pool, "ucx") if deployment.target.pods else "",
     )
     return [(setting, text, why) for setting, text, why in rows]
 
 
 def _lines(template: str, deployment: Deployment, **values: Any) -> list[Raw]:
     """The lines of a template, each a step or a note."""
-    text = render(template, fleet=deployment, fact=fact, support=SUPPORT_FILE, **values)
+    text = render(template, fleet=deployment, fact=fact, support=kubernetes.SUPPORT_FILE, **values)
     return [Raw(line.strip()) for line in text.splitlines() if line.strip()]
 
 
@@ -364,12 +357,12 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
         hosts=[host.name for host in hosts.hosts_of(instances)],
         routers=[host.name for host in hosts.router_hosts(instances)],
         router="" if deployment.behind_gateway else fact("router").get(deployment.engine, ""),
-        helm=Raw(router_command(deployment)) if deployment.target.name == "llm-d" else "",
+        helm=Raw(kubernetes.router_command(deployment)) if deployment.target.name == "llm-d" else "",
         header=hosts.HEADER,
         labels=[slo.label for slo in deployment.classes] if hosts.class_names(deployment) else [],
-        secret=SECRET,
-        cache=CACHE_FILE,
-        autoscale=AUTOSCALE_FILE,
+        secret=kubernetes.SECRET,
+        cache=kubernetes.CACHE_FILE,
+        autoscale=kubernetes.AUTOSCALE_FILE,
     )
     numbers = itertools.count(1)
     return [Raw(f"   {line}" if line.startswith("- ") else f"{next(numbers)}. {line}") for line in lines]
@@ -399,10 +392,6 @@ def scattered_words(deployment: Deployment) -> str:
 def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> str:
     """The page of a deployment; files: those that are written, by path."""
     router_plan, options = behind(plan, deployment.router), deployment.options
-    pools = [
-        f"{plural(pool.replicas, f'{pool.role.value} replica')} of {pool.settings.gpus} × {pool.accelerator}"
-        for pool in deployment.pools
-    ]
     chosen_by_size = deployment.behind_gateway and hosts.by_size(hosts.gateway_rules(deployment))
     stack = f"{target_of(deployment.engine).title} {deployment.engine_version}"
     if deployment.options.target != deployment.engine:  # llm-d's versions are those of its engine
@@ -418,7 +407,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         pools=deployment.pools,
         routes=hosts.pool_lines(deployment) if deployment.parted else [],
         steps=start_steps(deployment, files),
-        fleet=f"{join_words(pools)}: {plural(sum(pool.gpus for pool in deployment.pools), 'GPU')}",
+        fleet=f"{fleet_words(plan)}: {plural(sum(pool.gpus for pool in deployment.pools), 'GPU')}",
         room=deployment.template_room,
         most_room=TEMPLATE_TOKENS,
         unchecked=options.unchecked,
