@@ -302,7 +302,7 @@ def test_delays_are_think_times_and_lengths_new_tokens(tmp_path: Path) -> None:
     assert is_session_trace(path)
     assert summary.turns.tolist() == [3, 1]
     assert summary.pause.tolist() == [1.5, 2.5]
-    assert summary.user.tolist() == [3000, 400, 600, 2000]
+    assert summary.user.tolist() == [3000, 2000, 400, 600]
     assert summary.rate == 0.25
     assert not summary.answers_in
 
