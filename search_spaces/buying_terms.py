@@ -227,7 +227,14 @@ def load_terms(problem: Problem, path: Path | None = None, changes: Mapping[str,
             raise InputError(terms_source.render(unknown))
         section = section.model_copy(update={name: getattr(file, name) for name in file.model_fields_set - {"schema_"}})
         source = str(path) if "accelerators" in file.model_fields_set else source
-    return terms_of(_changed(section, changes or {}), problem, source)
+    if changes:  # other values of the forecast
+        forecast = section.demand.model_dump(exclude_none=True) | dict(changes)
+        try:
+            demand = section_of(forecast, DemandSection, ("demand",))
+        except InputError as error:
+            raise InputError(f"with {join_words([f'--{name}' for name in changes])}, {error}") from None
+        section = section.model_copy(update={"demand": demand})
+    return terms_of(section, problem, source)
 
 
 def _missing(problem: Problem) -> str:
@@ -244,18 +251,6 @@ def _missing(problem: Problem) -> str:
         f"or put what stands below procurement: into a file for --terms; docs/buying.md explains the keys, "
         f"`pdplan schema` lists them all"
     )
-
-
-def _changed(section: ProcurementSection, changes: Mapping[str, Any]) -> ProcurementSection:
-    """The same with other values of the forecast."""
-    if not changes:
-        return section
-    forecast = section.demand.model_dump(exclude_none=True) | dict(changes)
-    try:
-        demand = section_of(forecast, DemandSection, ("demand",))
-    except InputError as error:
-        raise InputError(f"with {join_words([f'--{name}' for name in changes])}, {error}") from None
-    return section.model_copy(update={"demand": demand})
 
 
 def _unknown(entries: Sequence[TypeSection], problem: Problem, above: Keys = ()) -> list[Fault]:

@@ -6,7 +6,7 @@ Histograms inline or from CSV, traces, named distributions, and sessions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +49,8 @@ from .quantities import Kind, as_probability
 from .trace_reader import NANOSECONDS, TRACE_FORMATS, ArrivalUnit, csv_cells, first_bytes, read_lines, split_header
 from .trace_summary import TraceSummary, read_trace, spread
 
-Tokens = Annotated[float, number(bounds.TOKENS)]
+_LENGTH = number(bounds.TOKENS)
+Tokens = Annotated[float, _LENGTH]
 _SHARE = share(bounds.SHARE)
 Share = Annotated[float, _SHARE]
 
@@ -479,6 +480,7 @@ def read_histogram(path: Path) -> list[Row]:
     Raises:
         FaultsError: its faults name the lines, at most five of them.
     """
+    rows, faults = list[Row](), list[Fault]()
     with _faults_at(*HISTOGRAM):
         first_bytes(path)
         lines = (item for item in read_lines(path) if not item[1].lstrip().startswith(b"#"))
@@ -493,41 +495,24 @@ def read_histogram(path: Path) -> list[Row]:
                 f"{path}:{line_number}: the header is {shown(header)}, but must be isl,osl,share, or isl,osl,count "
                 "where the third is a number of requests"
             )
-        rows = _histogram_rows(path, lines, columns, csv_cells(header, columns))
-    if columns is HISTOGRAM_COLUMNS:
-        return rows
-    total = math.fsum(count for _, _, count in rows)
-    return [(isl, osl, count / total) for isl, osl, count in rows] if total > 0.0 else rows
-
-
-def _histogram_rows(
-    path: Path,
-    lines: Iterable[tuple[int, bytes]],
-    columns: tuple[str, str, str],
-    cells_of: Callable[[bytes], list[str]],
-) -> list[Row]:
-    """ISL, OSL and share, or number of requests, of every line."""
-    weight_reader = number(COUNTED) if columns is COUNTED_COLUMNS else Reader(_share, {})
-    readers = (number(bounds.TOKENS), number(bounds.TOKENS), weight_reader)
-    rows: list[Row] = []
-    faults: list[Fault] = []
-    for line_number, line in lines:
-        where = f"{path}:{line_number}"
-        if len(rows) == bounds.MAX_HISTOGRAM_ROWS:
-            sentence = (
-                f"more than {bounds.MAX_HISTOGRAM_ROWS:,} rows; so long a table belongs in a trace (lengths.trace)"
-            )
-            raise InputError(f"{where}: {sentence}")
-        try:
-            isl, osl, weight = map(read_cell, columns, cells_of(line), readers)
-            rows.append((isl, osl, weight))
-        except InputError as error:
-            faults.append(Fault(HISTOGRAM, f"{where}: {error}"))
-        if len(faults) == MAX_SHOWN_ROWS:
-            break
+        cells_of = csv_cells(header, columns)
+        readers = (_LENGTH, _LENGTH, number(COUNTED) if columns is COUNTED_COLUMNS else Reader(_share, {}))
+        for line_number, line in lines:
+            if len(rows) == bounds.MAX_HISTOGRAM_ROWS:
+                most = f"more than {bounds.MAX_HISTOGRAM_ROWS:,} rows; so long a table"
+                raise InputError(f"{path}:{line_number}: {most} belongs in a trace (lengths.trace)")
+            try:
+                isl, osl, weight = map(read_cell, columns, cells_of(line), readers)
+                rows.append((isl, osl, weight))
+            except InputError as error:
+                faults.append(Fault(HISTOGRAM, f"{path}:{line_number}: {error}"))
+            if len(faults) == MAX_SHOWN_ROWS:
+                break
     if faults:
         raise FaultsError(*faults)
-    return rows
+    total = math.fsum(count for _, _, count in rows)
+    is_counted = columns is COUNTED_COLUMNS and total > 0.0
+    return [(isl, osl, count / total) for isl, osl, count in rows] if is_counted else rows
 
 
 def _share(value: object) -> float:

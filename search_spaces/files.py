@@ -364,6 +364,7 @@ def pointed(name: str, lines: tuple[str, ...], position: Position, sentence: str
 JOURNAL_SCHEMA = "pdplan.sweep/4"
 DIGEST = "sha256"
 """Last key of every row of a journal."""
+NO_JOURNAL = "is no journal of a sweep, and is left as it is"
 LONGEST_HEADER = MIB
 """A file whose first line is longer is no journal [byte]."""
 
@@ -399,7 +400,11 @@ class Journal:
                 self.path.write_bytes(self._header)
                 return rows
             with open_file(self.path, "a journal of a sweep") as stream:
-                self._check_header(stream.readline(LONGEST_HEADER))
+                header = stream.readline(LONGEST_HEADER)
+                if header != self._header:
+                    is_alike = header.startswith(b'{"schema": "pdplan.sweep/') and header.endswith(b"}\n")
+                    fault = "holds another sweep (other inputs, scenarios or version)" if is_alike else NO_JOURNAL
+                    raise InputError(f"{self.where} {fault}; choose another file")
                 for number, line in enumerate(stream, start=2):
                     if line.endswith(b"\n"):
                         row = self._row(line, number)
@@ -417,15 +422,6 @@ class Journal:
                 file.write(json.dumps({**row, DIGEST: self._digest(row)}).encode() + b"\n")
         except OSError as error:
             raise self._unwritable(error) from error
-
-    def _check_header(self, line: bytes) -> None:
-        if line == self._header:
-            return
-        if line.startswith(b'{"schema": "pdplan.sweep/') and line.endswith(b"}\n"):
-            raise InputError(
-                f"{self.where} holds another sweep (other inputs, scenarios or version); choose another file"
-            )
-        raise InputError(f"{self.where} is no journal of a sweep, and is left as it is; choose another file")
 
     def _row(self, line: bytes, number: int) -> dict[str, Any]:
         try:

@@ -59,7 +59,6 @@ from .schema import (
     ANY,
     WORKLOAD_SCHEMA,
     AcceleratorSection,
-    CacheTierSection,
     Context,
     LinkSection,
     SloClass,
@@ -234,6 +233,9 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         objective = replace(
             objective, min_volume=least, max_volume=file.objective.max_volume or DEFAULT_VOLUME_RANGE * least
         )
+    cache_tier, tier = None, file.kv_cache_tier
+    if tier is not None and tier.capacity_per_gpu > 0.0:
+        cache_tier = CacheTier(tier.capacity_per_gpu, tier.bandwidth, tier.latency, tier.shared)
     if recording is not None and file.workload.burstiness is None:
         workload = replace(workload, burstiness=bunching(recording, workload, slos))
     return Problem(
@@ -251,18 +253,11 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         engine=engine,
         target=None if file.target == NO_TARGET else file.target,
         memory_fraction=file.memory_fraction,
-        kv_cache_tier=_cache_tier(file.kv_cache_tier),
+        kv_cache_tier=cache_tier,
         seed=file.seed,
         speculation=None if speculation is None else speculation.template,
         recorded=recording,
     )
-
-
-def _cache_tier(section: CacheTierSection | None) -> CacheTier | None:
-    """The tier below GPU memory; None if it has no capacity."""
-    if section is None or section.capacity_per_gpu == 0.0:
-        return None
-    return CacheTier(section.capacity_per_gpu, section.bandwidth, section.latency, section.shared)
 
 
 def bunching(recording: Recorded, workload: Workload, slos: Sequence[Slo]) -> float:
@@ -424,7 +419,16 @@ def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, A
         | {"weight_dtype": problem.weight_dtype, "kv_dtype": problem.kv_dtype}
         | ({} if drafts is None else {"speculation": drafts}),
         "workload": _workload_echo(file.workload, problem.workload),
-        "slo": [_slo(slo) for slo in problem.slos],
+        "slo": [
+            {"name": slo.name, "share": slo.share}
+            | {
+                str(metric): f"{slo.limits[metric]!r}s" if metric in slo.limits else None
+                for metric in Metric
+                if metric in SHOWN_ALWAYS or metric in slo.limits
+            }
+            | {"attainment": slo.attainment}
+            for slo in problem.slos
+        ],
         "accelerators": [_offer_echo(offer) for offer in problem.offers],
         "search": {"preset": file.search.preset}
         | {
@@ -465,29 +469,13 @@ def _workload_echo(section: WorkloadSection, workload: Workload) -> dict[str, An
         scalars["reuse_interval"] = section.reuse_interval.model_dump(exclude_none=True)
     elif reuse is not None:
         scalars["reuse_interval"] = {"quantiles": quantiles_of(reuse.pause)}
-    return scalars | {"lengths": {"histogram": rows, "source": _lengths_source(section.lengths)}}
-
-
-def _lengths_source(lengths: LengthsSection | None) -> str:
-    """The source of the lengths: in the user's words, or the name of the file."""
-    if lengths is None:
-        return "sessions"
-    if lengths.source is not None:
-        return lengths.source
+    lengths = section.lengths or LengthsSection()
+    source = f"histogram {lengths.histogram}" if isinstance(lengths.histogram, str) else "inline histogram"
     if lengths.trace is not None:
-        return f"trace {lengths.trace.path}"
-    if lengths.isl is not None:
-        return "named distributions"
-    return f"histogram {lengths.histogram}" if isinstance(lengths.histogram, str) else "inline histogram"
-
-
-def _slo(slo: Slo) -> dict[str, Any]:
-    limits = {
-        str(metric): f"{slo.limits[metric]!r}s" if metric in slo.limits else None
-        for metric in Metric
-        if metric in SHOWN_ALWAYS or metric in slo.limits
-    }
-    return {"name": slo.name, "share": slo.share, **limits, "attainment": slo.attainment}
+        source = f"trace {lengths.trace.path}"
+    elif lengths.isl is not None:
+        source = "named distributions"
+    return scalars | {"lengths": {"histogram": rows, "source": lengths.source or source}}
 
 
 def _offer_echo(offer: Offer) -> dict[str, Any]:

@@ -487,7 +487,10 @@ def changed(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Inputs:
         elif head in result or head in WorkloadFile.model_fields:  # a section that the file leaves out is begun
             set_value(result, key.split("."), value, key)
         else:
-            raise _unknown(inputs, key)
+            near = difflib.get_close_matches(key, [*LEVERS, *_paths(inputs)], n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            sentence = f"{shortened(key)} is not a value of the workload file{hint}; levers: {name_list(LEVERS)}"
+            raise InputError(sentence)
     return result
 
 
@@ -503,12 +506,6 @@ def _flat(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[tup
         for inner_key, inner_value in value.items():
             for_all = key == "slo" and inner_key not in classes
             yield from _flat(inputs, {inner_key if for_all else f"{key}.{inner_key}": inner_value})
-
-
-def _unknown(inputs: Mapping[str, Any], key_path: str) -> InputError:
-    near = difflib.get_close_matches(key_path, [*LEVERS, *_paths(inputs)], n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return InputError(f"{shortened(key_path)} is not a value of the workload file{hint}; levers: {name_list(LEVERS)}")
 
 
 def _paths(inputs: Mapping[str, Any], above: str = "") -> Iterator[str]:

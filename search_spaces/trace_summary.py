@@ -434,22 +434,17 @@ def workload_mapping(
 
 
 def workload_block(buckets: Buckets, **scalars: Any) -> dict[str, Any]:
-    """The `workload:` block of workload.yaml as plain data, around a histogram."""
-    rows = [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in compact_rows(buckets)]
-    return {**scalars, "lengths": {"histogram": rows}}
+    """The `workload:` block of workload.yaml as plain data, around a histogram: lengths with two decimals.
 
-
-def compact_rows(buckets: Buckets) -> list[tuple[float, float, float]]:
-    """Return (isl, osl, share) rows to write down: lengths with two decimals, shares in whole millionths.
-
-    The sum of the shares is 1.
+    Shares are in whole millionths, which sum to 1.
     """
     units = whole_parts(buckets.share * _SHARE_UNITS)
-    return [
-        (round(float(isl), 2), round(float(osl), 2), int(unit) / _SHARE_UNITS)
+    rows = [
+        {"isl": round(float(isl), 2), "osl": round(float(osl), 2), "share": int(unit) / _SHARE_UNITS}
         for isl, osl, unit in zip(buckets.isl, buckets.osl, units, strict=True)
         if unit
     ]
+    return {**scalars, "lengths": {"histogram": rows}}
 
 
 def quantiles_of(times: TimeDistribution) -> dict[float, float]:
