@@ -86,13 +86,13 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     what binds.
     """
     from costmodel.estimate import estimate as predict
-    from search_spaces.engines import engine_name, load_engine_overhead
+    from search_spaces.engines import engine_name, load_serving_policy
 
     with value_of("--engine"):
         flags = Flags(**options | {"engine": engine_name(options["engine"])})
     problem = _problem(flags)
     config = _config(problem, flags)
-    overhead = load_engine_overhead(flags.engine, problem.engine_changes)
+    overhead = load_serving_policy(flags.engine, problem.engine_changes).overhead
     prediction = predict(problem.model, config, overhead, flags.isl, flags.osl, batch=flags.batch)
     as_value = estimate_dict(problem.model, config, flags, prediction, problem.offers[0])
     console.show(as_value if as_json else _page(as_value))
