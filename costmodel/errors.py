@@ -27,8 +27,8 @@ class PdplanError(Exception):
     """Base of all errors that pdplan raises on purpose."""
 
 
-class InputError(PdplanError):
-    """The user's input is wrong; the message says where and how to mend it."""
+class InputError(PdplanError, ValueError):
+    """The user's input is wrong; the message says where and how to mend it. What validates a value may raise it."""
 
 
 def name_hint(name: str, names: Iterable[str], otherwise: str = "known") -> str:

@@ -30,7 +30,6 @@ from .fields import (
     at_most,
     choice,
     count,
-    house_error,
     number,
     quantity,
     section_of,
@@ -81,9 +80,9 @@ class DemandSection(FileSection):
         high = self.growth if self.high is None else self.high
         if not low <= self.growth <= high:
             figures = f"low is {100 * low:g}%, growth {100 * self.growth:g}% and high {100 * high:g}%"
-            raise house_error(f"needs low <= growth <= high, but {figures}; an end that is not stated is as growth")
+            raise InputError(f"needs low <= growth <= high, but {figures}; an end that is not stated is as growth")
         if self.low_probability + self.high_probability > 1.0 + 1e-9:
-            raise house_error("has low_probability + high_probability above 1")
+            raise InputError("has low_probability + high_probability above 1")
         return self
 
 
@@ -116,7 +115,7 @@ class SpotSection(FileSection):
     def _mostly_there(self) -> Self:
         away = self.interruptions_per_day * self.recovery
         if away > DAY:
-            raise house_error("is away more than half of the time: interruptions_per_day x recovery is above a day")
+            raise InputError("is away more than half of the time: interruptions_per_day x recovery is above a day")
         return self
 
 
@@ -190,7 +189,7 @@ class ProcurementSection(FileSection):
         names = [normalized_name(entry.name) for entry in entries]
         twice = next((entry.name for entry in entries if names.count(normalized_name(entry.name)) > 1), None)
         if twice is not None:
-            raise house_error(f"{twice} stands twice; put all of its contracts in one entry")
+            raise InputError(f"{twice} stands twice; put all of its contracts in one entry")
         return entries
 
 

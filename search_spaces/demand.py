@@ -36,7 +36,6 @@ from .fields import (
     checked_together,
     choice,
     count,
-    house_error,
     number,
     quantity,
     read_cell,
@@ -158,7 +157,7 @@ class Lognormal(FileSection):
     @classmethod
     def _ascending(cls, p99: float, info: ValidationInfo) -> float:
         if p99 < info.data.get("median", 0):
-            raise house_error(f"{p99:g} is below the median {info.data['median']:g}")
+            raise InputError(f"{p99:g} is below the median {info.data['median']:g}")
         return p99
 
 
@@ -170,14 +169,14 @@ def _read_quantiles(value: object) -> object:
     if not isinstance(value, dict):
         return value
     if not value:
-        raise house_error(f"is empty, but {_PROBABILITIES}")
+        raise InputError(f"is empty, but {_PROBABILITIES}")
     try:
         shares = ((as_probability(str(key)), key, length) for key, length in value.items())
         lengths = {float(key) if share is None else share: length for share, key, length in shares}
     except ValueError:
-        raise house_error(_PROBABILITIES) from None
+        raise InputError(_PROBABILITIES) from None
     if len(lengths) < len(value):
-        raise house_error(f"states one probability twice: {', '.join(map(str, value))}")
+        raise InputError(f"states one probability twice: {', '.join(map(str, value))}")
     return lengths
 
 
@@ -195,10 +194,7 @@ class LengthDistribution(FileSection):
 
     @model_validator(mode="after")
     def _is_a_distribution(self) -> Self:
-        try:
-            self.lengths()
-        except InputError as error:
-            raise house_error(str(error)) from None
+        self.lengths()
         return self
 
     def lengths(self) -> Lengths:
@@ -215,7 +211,7 @@ Distribution = Annotated[LengthDistribution, short_for(LengthDistribution, "fixe
 def _believable_turns(turns: LengthDistribution) -> LengthDistribution:
     longest = turns.lengths().longest
     if not bounds.TURNS.holds(longest):
-        raise house_error(f"{longest:g} {bounds.TURNS.sentence()}")
+        raise InputError(f"{longest:g} {bounds.TURNS.sentence()}")
     return turns
 
 
@@ -238,7 +234,7 @@ class PauseSection(FileSection):
     def _rises(cls, quantiles: dict[float, float] | None) -> dict[float, float] | None:
         ascending = [time for _, time in sorted((quantiles or {}).items())]
         if quantiles is not None and (len(ascending) < 2 or sorted(ascending) != ascending):
-            raise house_error("needs two quantiles or more, which rise with the probability")
+            raise InputError("needs two quantiles or more, which rise with the probability")
         return quantiles
 
     def times(self) -> TimeDistribution:

@@ -26,7 +26,7 @@ from costmodel.errors import InputError, name_hint, name_list, shown
 from costmodel.units import MIB
 
 from . import bounds
-from .fields import FileSection, choice, faults_of, house_error, member, quantity
+from .fields import FileSection, choice, faults_of, member, quantity
 from .files import Fault, FaultsError, delimiter_of, read_text, shipped_text, shown_path
 from .quantities import Kind
 
@@ -68,11 +68,8 @@ class Quote(FileSection):
     def _catalog_name(cls, name: str, info: ValidationInfo) -> str:
         """The catalog's name, which the context looks up."""
         if not name:
-            raise house_error("is empty; name one that `pdplan gpus` lists")
-        try:
-            return str(cast(Callable[[str], str], info.context or str)(name))
-        except InputError as error:
-            raise house_error(str(error).removeprefix("accelerator ")) from None
+            raise InputError("is empty; name one that `pdplan gpus` lists")
+        return str(cast(Callable[[str], str], info.context or str)(name))
 
 
 @cache

@@ -20,7 +20,7 @@ from costmodel.transformer import DTYPE_BYTES, Transformer
 from . import bounds
 from .catalog import normalized_name
 from .enumeration import Shape, head_refusals
-from .fields import ONE_OR_MORE, FileSection, Reader, at_most, choice, count, house_error, member
+from .fields import ONE_OR_MORE, FileSection, Reader, at_most, choice, count, member
 from .files import shipped_table
 from .problem import Problem, SearchSpace
 from .sources import parse_value
@@ -44,7 +44,7 @@ class Span(FileSection):
     @classmethod
     def _not_below(cls, high: int, info: ValidationInfo) -> int:
         if high < info.data.get("low", 1):
-            raise house_error(f"{high} is below from {info.data['low']}")
+            raise InputError(f"{high} is below from {info.data['low']}")
         return high
 
 
@@ -55,7 +55,7 @@ def _within_bounds(limits: bounds.Bounds) -> AfterValidator:
         ends = (values.low, values.high) if isinstance(values, Span) else values
         beyond = next((value for value in ends if not limits.holds(value)), None)
         if beyond is not None:
-            raise house_error(f"{beyond} is out of range; {limits.sentence()}")
+            raise InputError(f"{beyond} is out of range; {limits.sentence()}")
         return values
 
     return AfterValidator(check)
@@ -121,7 +121,7 @@ class SearchSection(FileSection):
     @classmethod
     def _serve(cls, roles: list[Role]) -> list[Role]:
         if len(set(roles)) == 1 and Role.COLOCATED not in roles:
-            raise house_error(f"{roles[0]} alone cannot serve a request; add the other half, or colocated")
+            raise InputError(f"{roles[0]} alone cannot serve a request; add the other half, or colocated")
         return roles
 
 

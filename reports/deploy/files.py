@@ -338,7 +338,7 @@ def checked_files(
 def _text(path: Path) -> str:
     try:
         return read_file(path, LARGEST_LISTED).decode("utf-8")
-    except ValueError as error:
+    except UnicodeDecodeError as error:
         raise InputError(f"{shown_path(path)} is not UTF-8 text") from error
 
 
