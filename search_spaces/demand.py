@@ -46,7 +46,7 @@ from .files import Fault, FaultsError, Keys
 from .problem import LEAST_RECORDED, MOST_RECORDED, PARTS_RECORDED, Recorded, unpacked
 from .quantities import Kind, as_probability
 from .trace_reader import NANOSECONDS, TRACE_FORMATS, ArrivalUnit, csv_cells, first_bytes, read_lines, split_header
-from .trace_summary import TraceSummary, read_trace, spread
+from .trace_summary import DEFAULT_BUCKETS, TraceSummary, read_trace, spread
 
 _LENGTH = number(bounds.TOKENS)
 Tokens = Annotated[float, _LENGTH]
@@ -116,7 +116,7 @@ class TraceFile(FileSection):
 class TraceSource(TraceFile):
     """A recorded trace; it also gives rate, burstiness and prefix-hit share unless they are stated."""
 
-    buckets: Annotated[int, count(bounds.BUCKETS)] = 48
+    buckets: Annotated[int, count(bounds.BUCKETS)] = DEFAULT_BUCKETS
     """Most ISL x OSL buckets that the trace is summed up in."""
 
 
@@ -378,7 +378,6 @@ COUNTED_COLUMNS = ("isl", "osl", "count")
 """Columns with numbers of requests instead of shares, which are divided by their sum."""
 COUNTED = bounds.Bounds(0, 1e15, "requests")
 MAX_SHOWN_ROWS = 5
-JOINT_BUCKETS = 48
 
 Row = tuple[float, float, float]
 
@@ -450,7 +449,7 @@ def _buckets(lengths: LengthsSection, base: Path, context_length: int) -> tuple[
     if lengths.isl is not None and lengths.osl is not None:
         isl_lengths, osl_lengths = lengths.isl.lengths(), lengths.osl.lengths()
         longest = math.ceil(isl_lengths.longest + osl_lengths.longest)
-        return joint(isl_lengths, osl_lengths, JOINT_BUCKETS), min(longest, context_length or longest)
+        return joint(isl_lengths, osl_lengths, DEFAULT_BUCKETS), min(longest, context_length or longest)
     if isinstance(lengths.histogram, str):
         rows = read_histogram(base / lengths.histogram)
     else:

@@ -31,7 +31,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, core_schema
 
-from costmodel.errors import UNWRITABLE, InputError, name_hint, name_list, nearest_name, shown
+from costmodel.errors import UNWRITABLE, InputError, name_hint, name_list, nearest_name, shown, value_of
 from costmodel.units import HOURS_PER_DAY
 from costmodel.words import join_words
 
@@ -72,10 +72,8 @@ def read_cell(column: str, text: str, reader: Reader) -> Any:
     for kind in (float, int):
         with suppress(ValueError):
             value = kind(text)
-    try:
+    with value_of(column):
         return reader.read(value)
-    except InputError as error:
-        raise InputError(f"{column}: {error}") from None
 
 
 def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reader:

@@ -22,7 +22,7 @@ from textwrap import wrap
 from typing import Any
 
 from costmodel.accelerator import Accelerator, Link
-from costmodel.errors import ImpossibleError, InputError, name_list, nearest_name, shortened, shown
+from costmodel.errors import ImpossibleError, InputError, name_list, nearest_name, shortened, shown, value_of
 from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.prefix_cache import CacheTier, usd_per_gpu
 from costmodel.transformer import Transformer
@@ -61,7 +61,6 @@ from .schema import (
     AcceleratorSection,
     Context,
     LinkSection,
-    SloClass,
     WorkloadFile,
 )
 from .search_space import search_space
@@ -214,7 +213,12 @@ def _workload(
 def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand, offers: tuple[Offer, ...]) -> Problem:
     """The problem of a sound file; stem: its name, unless it has one."""
     workload, recording = demand
-    slos = _slos(file.slo)
+    shares = [1.0 if item.share is None else item.share for item in file.slo]
+    goals = [item.attainment or item.percentile or DEFAULT_ATTAINMENT for item in file.slo]
+    slos = tuple(
+        Slo(item.name, item.limits, goal, share / math.fsum(shares))  # to sum to 1 exactly
+        for item, goal, share in zip(file.slo, goals, shares, strict=True)
+    )
     target = None if file.target == NO_TARGET else target_of(file.target) if file.target else any_target(file.engine)
     limits = file.constraints.model_dump(exclude={"headroom"})
     constraints = Constraints(spare_replicas=file.constraints.headroom.replicas, **limits)
@@ -270,16 +274,6 @@ def bunching(recording: Recorded, workload: Workload, slos: Sequence[Slo]) -> fl
     lasts = sum(slo.share * min(slo.ttft + osl * slo.tpot, float(whole_limit(slo.limits, osl))) for slo in slos)
     window = lasts * workload.request_rate / recording.rate
     return min(math.sqrt(recording.dispersion(window)), BURSTINESS.high)
-
-
-def _slos(items: Sequence[SloClass]) -> tuple[Slo, ...]:
-    """Return the classes with shares scaled to sum to 1 exactly."""
-    shares = [1.0 if item.share is None else item.share for item in items]
-    goals = [item.attainment or item.percentile or DEFAULT_ATTAINMENT for item in items]
-    return tuple(
-        Slo(item.name, item.limits, goal, share / math.fsum(shares))
-        for item, goal, share in zip(items, goals, shares, strict=True)
-    )
 
 
 def _offer(file: WorkloadFile, entry: AcceleratorSection, accelerator: Accelerator) -> Offer:
@@ -338,10 +332,8 @@ def override(source: Source, overrides: Mapping[str, Any]) -> Source:
             raise InputError(f"override {shown(key)}: is nested deeper than {MAX_DEPTH} levels")
         if "" in keys:
             raise InputError(f"override {shown(key)}: a key is missing beside a dot; write for example slo.ttft")
-        try:
+        with value_of(f"override {shown(key)}"):
             new_value = parse_value(value_given) if isinstance(value_given, str) else deepcopy(value_given)
-        except InputError as error:
-            raise InputError(f"override {shown(key)}: {error}") from error
         path = set_value(value, keys, new_value, f"override {shown(key)}")
         words = key  # or as it was written, where a line of text wrote it
         if not isinstance(value_given, Mapping | list | tuple):

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from costmodel.errors import InputError, UnknownNameError, name_list, shortened, shown
+from costmodel.errors import InputError, UnknownNameError, name_list, shortened, shown, value_of
 from costmodel.metric import METRICS, Metric
 
 from .bounds import LATENCIES, REQUEST_RATE
@@ -163,10 +163,8 @@ def _demand(load: Inputs, change: Callable[[float], float]) -> None:
 
 def _quantity(key: str, value: Any, kind: Kind) -> float:
     """A value in the base unit of its kind, which an earlier change of the scenario may have written as a text."""
-    try:
+    with value_of(key):
         return parse(value, kind)
-    except QuantityError as error:
-        raise InputError(f"{key}: {error}") from None
 
 
 def _prices(inputs: Inputs, _lever: str, _name: str, value: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, value_of
 from costmodel.units import GIB
 from costmodel.words import join_words, plural
 from pdplan.console import Console
@@ -25,7 +25,6 @@ from pdplan.options import (
     prices_option,
     replica_options,
     share_within,
-    value_of,
     weight_dtype_option,
     whole,
     with_console,
