@@ -26,7 +26,7 @@ from costmodel.units import MILLI
 
 from .files import LARGEST_RESULTS, Keys, Source, read_text, shipped_table, shown_path
 from .measurements import SHORTEST, Latency, MeasuredRun, Workers
-from .quantities import Kind, allowed_units, unit_size
+from .quantities import Kind, allowed_units, as_number, unit_size
 from .sources import (
     NESTED,
     JsonText,
@@ -137,7 +137,7 @@ class ResultDocument:
             first, _, second = path.partition(" / ")
             value, keys = self._value(first)
             is_metric = isinstance(value, Mapping)
-            figure = self.number(f"{first}.avg", f"{first}.mean") if is_metric else _as_number(value)
+            figure = self.number(f"{first}.avg", f"{first}.mean") if is_metric else as_number(value)  # "inf": no limit
             if figure is None and value is not None and not is_metric:
                 raise self.error(f"is {json_shown(value)}, but must be a number", *keys)
             if figure is not None and figure < 0 and figure != NO_FIGURE:
@@ -211,17 +211,6 @@ def documents(path: Path) -> Iterator[ResultDocument]:
             if not isinstance(item, dict):
                 raise file.error(f"is {json_kind(item)}, but must be an object with results", keys)
             yield ResultDocument(file, item, mark, keys)
-
-
-def _as_number(value: object) -> float | None:
-    """A JSON number, or a text that is one ("inf" is how tools write no limit)."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return None if math.isnan(number) else number
 
 
 STATISTICS = (

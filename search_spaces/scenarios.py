@@ -27,7 +27,7 @@ from .fields import section_of
 from .files import shipped_table
 from .loader import place_in, problem_of, set_value
 from .problem import Problem
-from .quantities import Kind, QuantityError, as_share, check_plain, parse
+from .quantities import Kind, QuantityError, as_number, as_share, check_plain, parse
 from .schema import WorkloadFile
 from .sources import parse_value
 
@@ -204,13 +204,8 @@ def _above(least: float, lever: str, value: Any, noun: str) -> float:
 
 def _share(value: Any) -> float | None:
     """A number, or a text such as 5%; None for anything else."""
-    if isinstance(value, bool):
-        return None
-    try:
-        share = as_share(value) if isinstance(value, str) else None
-        return float(value) if share is None else share
-    except (TypeError, ValueError, OverflowError):
-        return None
+    share = as_share(value) if isinstance(value, str) else None
+    return as_number(value) if share is None else share
 
 
 SETTERS: Mapping[str, Setter] = {
