@@ -7,7 +7,6 @@ forward passes that the engine timed itself.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,12 +29,10 @@ from .quantities import Kind, allowed_units, as_number, unit_size
 from .sources import (
     NESTED,
     JsonText,
-    TwiceError,
     after_space,
     json_kind,
     json_shown,
     parse_source,
-    unique_keys,
     value_at,
 )
 
@@ -186,24 +183,15 @@ def documents(path: Path) -> Iterator[ResultDocument]:
         source, _ = parse_source(text, name)
         yield ResultDocument(source, source.value, "")
         return
-    decoder, place = json.JSONDecoder(object_pairs_hook=unique_keys), after_space(text, 0)
+    place = after_space(text, 0)
     if place == len(text):
         raise InputError(f"{name}: is empty, but must have benchmark results")
     alone = True
     while place < len(text):
         file = JsonText(name, text, place)
-        try:
-            value, end = decoder.raw_decode(text, place)
-        except TwiceError:
-            raise file.twice() from None
-        except RecursionError:
-            raise InputError(f"{name}: the JSON is nested too deeply for a benchmark result") from None
-        except ValueError as error:
-            line = text.count("\n", 0, getattr(error, "pos", place)) + 1
-            reason = str(error).split(":", maxsplit=1)[0]
-            hint = "" if text[place] in "{[" else f"; {AS_JSON}"
-            raise InputError(f"{name}:{line}: is not valid JSON ({reason}){hint}") from None
-        place = after_space(text, end)
+        if text[place] not in "{[":
+            raise file.error(f"is not valid JSON; {AS_JSON}")
+        value, place = file.first(constants=True)
         alone = alone and place == len(text)
         label = "" if alone else f":{file.line()}"
         for index, item in enumerate(value if isinstance(value, list) else [value]):

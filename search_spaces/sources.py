@@ -307,33 +307,43 @@ class JsonText:
 
         constants: whether Infinity and NaN are numbers, as Python's own writer has them.
         """
+        value, end = self.first(constants=constants)
+        if end < len(self.text):
+            raise self._invalid(end, "extra data")
+        return value
+
+    def first(self, *, constants: bool = False) -> tuple[Any, int]:
+        """The value, and where the next one begins; InputError for a text that begins with none."""
         it = f"{self.clause}it " if self.clause else ""
-        read_constant = float if constants else int  # which refuses them all
+        decoder = json.JSONDecoder(
+            object_pairs_hook=unique_keys, parse_constant=float if constants else int
+        )  # or refuse
         try:
-            return json.loads(self.text, object_pairs_hook=unique_keys, parse_constant=read_constant)
+            value, end = decoder.raw_decode(self.text, after_space(self.text, self.start))
         except json.JSONDecodeError as error:
             if not self.text.strip():
                 raise InputError(f"{self.name}: {it}is empty") from error
-            reason = f"{error.msg[:1].lower()}{error.msg[1:]}"
-            raise self._error(error.pos, f"{it}is not valid JSON: {reason}") from error
+            raise self._invalid(error.pos, f"{error.msg[:1].lower()}{error.msg[1:]}") from error
         except TwiceError:
-            raise self.twice() from None
+            path, place = self._second_key()
+            sentence = Fault(path, "stands here again; keep one of them").told()
+            raise self._error(place, f"{self.clause}{sentence}") from None
         except RecursionError as error:
             raise InputError(f"{self.name}: {it}is nested too deeply") from error
         except ValueError as error:  # a word of JavaScript that JSON lacks, or an integer of thousands of digits
-            word = next((match for match in _CONSTANT.finditer(self.text) if match[1]), None)
+            word = next((match for match in _CONSTANT.finditer(self.text, self.start) if match[1]), None)
             if word is not None and not constants:
-                raise self._error(word.start(), f"{it}is not valid JSON: {word[1]} is not a number there") from None
+                raise self._invalid(word.start(), f"{word[1]} is not a number there") from None
             raise InputError(f"{self.name}: {it}is not valid JSON: a number has thousands of digits") from error
+        return value, after_space(self.text, end)
+
+    def _invalid(self, place: int, reason: str) -> InputError:
+        it = f"{self.clause}it " if self.clause else ""
+        return self._error(place, f"{it}is not valid JSON: {reason}")
 
     def error(self, sentence: str, path: Keys = ()) -> InputError:
         """The error of a value of valid JSON: file, line and column of it or of what it is missing in, and its keys."""
         return self._error(self._place(path), f"{self.clause}{Fault(path, sentence).told()}")
-
-    def twice(self) -> InputError:
-        """The error of a key that stands twice in one object."""
-        path, place = self._second_key()
-        return self._error(place, f"{self.clause}{Fault(path, 'stands here again; keep one of them').told()}")
 
     def line(self, path: Keys = ()) -> int:
         """The line where a value stands, counted from 1."""
