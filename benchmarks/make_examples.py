@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.folders import data_folder  # noqa: E402 -- run as a script, the repository is found first
 from costmodel.workload import Buckets  # noqa: E402
-from search_spaces.trace_summary import TraceSummary, compact_rows, read_trace  # noqa: E402
+from search_spaces.trace_summary import TraceSummary, read_trace, workload_block  # noqa: E402
 
 EXAMPLES = ROOT / "examples"
 BUCKETS = 48
@@ -87,7 +87,8 @@ def main() -> int:
         (EXAMPLES / sub).mkdir(parents=True, exist_ok=True)
     for name, source in SOURCES.items():
         summary = read_trace(folder / source)
-        buckets = write_histogram(EXAMPLES / "histograms" / f"{name}.csv", compact_rows(summary.bucketed(BUCKETS)))
+        rows = workload_block(summary.bucketed(BUCKETS))["lengths"]["histogram"]
+        buckets = write_histogram(EXAMPLES / "histograms" / f"{name}.csv", [(*row.values(),) for row in rows])
         print_accuracy(name, summary, buckets)
     for name, (source, lines) in EXCERPTS.items():
         write_excerpt(EXAMPLES / "traces" / name, folder / source, lines)

@@ -42,7 +42,7 @@ from optimizer.fleets.purchase import fleet_cost  # noqa: E402
 from optimizer.loads.instance import make_instance  # noqa: E402
 from optimizer.search.search import evaluated, unmixed  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
-from search_spaces.engines import load_engine_memory, load_engine_overhead  # noqa: E402
+from search_spaces.engines import load_engine_memory, load_serving_policy  # noqa: E402
 from search_spaces.models import load_model  # noqa: E402
 from search_spaces.problem import Offer, Problem, SearchSpace, Slo  # noqa: E402
 from search_spaces.quantities import Kind, parse  # noqa: E402
@@ -175,7 +175,7 @@ def main() -> int:
     parser.add_argument("--tpot", default="10s", help="limit of the median time per output token; the default is none")
     arguments = parser.parse_args()
     tpot = parse(arguments.tpot, Kind.DURATION)
-    hosts = [load_engine_overhead("vllm")]
+    hosts = [load_serving_policy("vllm").overhead]
     if arguments.data:
         hosts += [one_gpu_host_times(arguments.data), host_times(arguments.data)]
     right = [both(tpot, host) for host in hosts]

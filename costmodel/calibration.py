@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from .accelerator import Accelerator, KernelEfficiency
 from .attention import Part
-from .engine import NO_OVERHEAD, EngineConfig, EngineOverhead, ServingPolicy
+from .engine import NO_OVERHEAD, EngineConfig, ServingPolicy
 from .engine_arrays import vendor_peak
 from .estimate import used_efficiencies
 from .step import StepLoad, step_time_one
@@ -335,15 +335,12 @@ def scaled_figures(
     }
 
 
-def scaled_overhead(overhead: EngineOverhead, scales: Scales) -> EngineOverhead:
-    """The CPU time per step and per request, scaled."""
-    return replace(overhead, step=overhead.step * scales.host, per_request=overhead.per_request * scales.host)
-
-
 def scaled_policy(policy: ServingPolicy, scales: Scales) -> ServingPolicy:
     """The policy with host times and TTFT overhead scaled."""
     arrival = policy.arrival if scales.arrival == 1.0 else max(policy.arrival, SHORTEST_ARRIVAL) * scales.arrival
-    return replace(policy, overhead=scaled_overhead(policy.overhead, scales), arrival=arrival)
+    host, factor = policy.overhead, scales.host
+    overhead = replace(host, step=host.step * factor, per_request=host.per_request * factor)
+    return replace(policy, overhead=overhead, arrival=arrival)
 
 
 def above_physics(

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 LONGEST_NAME = 100
 """Characters of a name that are compared."""
@@ -27,8 +28,24 @@ class PdplanError(Exception):
     """Base of all errors that pdplan raises on purpose."""
 
 
-class InputError(PdplanError):
-    """The user's input is wrong; the message says where and how to mend it."""
+class InputError(PdplanError, ValueError):
+    """The user's input is wrong; the message says where and how to mend it. What validates a value may raise it."""
+
+
+@contextmanager
+def value_of(place: str) -> Iterator[None]:
+    """Let the refusal of a value begin with the option, key or argument that stated it.
+
+    >>> with value_of("--gpu"):
+    ...     raise InputError("accelerator 'H10' is not known; did you mean 'H100'?")
+    Traceback (most recent call last):
+        ...
+    costmodel.errors.InputError: --gpu: accelerator 'H10' is not known; did you mean 'H100'?
+    """
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
 
 
 def name_hint(name: str, names: Iterable[str], otherwise: str = "known") -> str:

@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError, shown, value_of
 from search_spaces import bounds
 
 from .files import read_fleet, stated_fleet
@@ -280,10 +280,8 @@ def deployment_options(
     if name not in bounds.TARGET_NAMES:
         names = ", ".join(bounds.TARGET_NAMES)
         raise InputError(f"the plan's engine {shown(name)} is none of {names}; name a target with --target")
-    try:
+    with value_of("--engine-version"):
         version = checked_version(name, engine_version, unchecked=unchecked)
-    except InputError as error:
-        raise InputError(f"--engine-version: {error}") from None
     return Options(
         target=name,
         version=version,
@@ -336,10 +334,8 @@ def _value(name: str, reader: Any, value: object) -> Any:
     """An option as the command line reads it, None if not stated; InputError, which names it, for what that refuses."""
     if value is None:
         return None
-    try:
+    with value_of(name):
         return reader.read(value)
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from None
 
 
 def _axes(vary: str | Sequence[str] | Mapping[str, object]) -> list[str]:

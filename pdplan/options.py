@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, TypeVar
@@ -142,22 +142,6 @@ def _weight_dtypes() -> Any:
     from search_spaces.search_space import SIXTEEN_BIT, WEIGHT_DTYPES
 
     return choice(*WEIGHT_DTYPES, same=SIXTEEN_BIT)
-
-
-@contextmanager
-def value_of(option: str) -> Iterator[None]:
-    """Let the refusal of a value begin with the option, or argument, that stated it.
-
-    >>> with value_of("--gpu"):
-    ...     raise InputError("accelerator 'H10' is not known; did you mean 'H100'?")
-    Traceback (most recent call last):
-        ...
-    costmodel.errors.InputError: --gpu: accelerator 'H10' is not known; did you mean 'H100'?
-    """
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{option}: {error}") from None
 
 
 def pairs(text: str, flag: str, example: str = "") -> dict[str, str]:

@@ -204,7 +204,7 @@ def _listed(directory: Path) -> set[Path]:
     """Files that a directory's own list has; whatever leads out of it is left alone."""
     try:
         lines = read_file(directory / SUMS, LARGEST_LISTED).decode("utf-8").splitlines()
-    except (InputError, ValueError):
+    except ValueError:  # an InputError among them
         return set()
     root = directory.resolve()
     paths = {directory / name for name in (SUMS, *(line.partition("  ")[2] for line in lines)) if name}

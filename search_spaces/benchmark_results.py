@@ -7,7 +7,6 @@ forward passes that the engine timed itself.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,16 +25,14 @@ from costmodel.units import MILLI
 
 from .files import LARGEST_RESULTS, Keys, Source, read_text, shipped_table, shown_path
 from .measurements import SHORTEST, Latency, MeasuredRun, Workers
-from .quantities import Kind, allowed_units, unit_size
+from .quantities import Kind, allowed_units, as_number, unit_size
 from .sources import (
     NESTED,
     JsonText,
-    TwiceError,
     after_space,
     json_kind,
     json_shown,
     parse_source,
-    unique_keys,
     value_at,
 )
 
@@ -137,7 +134,7 @@ class ResultDocument:
             first, _, second = path.partition(" / ")
             value, keys = self._value(first)
             is_metric = isinstance(value, Mapping)
-            figure = self.number(f"{first}.avg", f"{first}.mean") if is_metric else _as_number(value)
+            figure = self.number(f"{first}.avg", f"{first}.mean") if is_metric else as_number(value)  # "inf": no limit
             if figure is None and value is not None and not is_metric:
                 raise self.error(f"is {json_shown(value)}, but must be a number", *keys)
             if figure is not None and figure < 0 and figure != NO_FIGURE:
@@ -186,24 +183,15 @@ def documents(path: Path) -> Iterator[ResultDocument]:
         source, _ = parse_source(text, name)
         yield ResultDocument(source, source.value, "")
         return
-    decoder, place = json.JSONDecoder(object_pairs_hook=unique_keys), after_space(text, 0)
+    place = after_space(text, 0)
     if place == len(text):
         raise InputError(f"{name}: is empty, but must have benchmark results")
     alone = True
     while place < len(text):
         file = JsonText(name, text, place)
-        try:
-            value, end = decoder.raw_decode(text, place)
-        except TwiceError:
-            raise file.twice() from None
-        except RecursionError:
-            raise InputError(f"{name}: the JSON is nested too deeply for a benchmark result") from None
-        except ValueError as error:
-            line = text.count("\n", 0, getattr(error, "pos", place)) + 1
-            reason = str(error).split(":", maxsplit=1)[0]
-            hint = "" if text[place] in "{[" else f"; {AS_JSON}"
-            raise InputError(f"{name}:{line}: is not valid JSON ({reason}){hint}") from None
-        place = after_space(text, end)
+        if text[place] not in "{[":
+            raise file.error(f"is not valid JSON; {AS_JSON}")
+        value, place = file.first(constants=True)
         alone = alone and place == len(text)
         label = "" if alone else f":{file.line()}"
         for index, item in enumerate(value if isinstance(value, list) else [value]):
@@ -211,17 +199,6 @@ def documents(path: Path) -> Iterator[ResultDocument]:
             if not isinstance(item, dict):
                 raise file.error(f"is {json_kind(item)}, but must be an object with results", keys)
             yield ResultDocument(file, item, mark, keys)
-
-
-def _as_number(value: object) -> float | None:
-    """A JSON number, or a text that is one ("inf" is how tools write no limit)."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        return None
-    return None if math.isnan(number) else number
 
 
 STATISTICS = (

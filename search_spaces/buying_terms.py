@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from costmodel.accelerator import Accelerator, Origin, PriceBasis
+from costmodel.arrays import FloatArray
 from costmodel.errors import InputError, name_list, nearest_name, shown
 from costmodel.units import DAY, HOURS_PER_DAY, KILO
 from costmodel.words import dollars, join_words
@@ -21,7 +24,6 @@ from costmodel.words import dollars, join_words
 from . import bounds
 from .bounds import Bounds
 from .catalog import load_catalog, normalized_name
-from .contracts import EXPECTED, HOURS_PER_MONTH, MONTHS_PER_YEAR, Contract, DemandPath, Forecast, Spot, Terms, Tier
 from .fields import (
     ONE_OR_MORE,
     WHOLE_DAY,
@@ -30,7 +32,6 @@ from .fields import (
     at_most,
     choice,
     count,
-    house_error,
     number,
     quantity,
     section_of,
@@ -44,6 +45,140 @@ from .quotes import basis_of
 from .sources import read_source
 
 TERMS_SCHEMA: Literal["pdplan.terms/1"] = "pdplan.terms/1"
+
+EXPECTED = "expected"
+"""Name of the path of the demand that grows as expected."""
+HOURS_PER_MONTH = 730.0
+"""An average month as cloud price lists bill it: 365 days x 24 h / 12."""
+MONTHS_PER_YEAR = 12
+
+
+class Tier(StrEnum):
+    """How a GPU is paid for."""
+
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+    RESERVED_1 = "reserved 1 year"
+    RESERVED_3 = "reserved 3 years"
+    PURCHASE = "purchase"
+    OWNED = "owned"
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Headroom of GPUs that may be taken back: availability of one instance, GPUs of one, and the target [1]."""
+
+    availability: float
+    instance: int
+    target: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """One way to have one GPU type; offer: its number in the problem; source: where its price was stated.
+
+    running: of a GPU in use [$/h]; monthly: of a GPU held, hosting or the fee [$/month]; once: its price [$].
+    charge: value that it loses in a month held [$/month]; life: months over which it does, None: at once.
+    term: months held, None: to the end of the horizon; delay: months from the decision to the use.
+    held: GPUs there from the start; spot: if it may be taken back; interest: what `once` could earn [1/month].
+    """
+
+    offer: int
+    tier: Tier
+    running: float = 0.0
+    monthly: float = 0.0
+    once: float = 0.0
+    term: int | None = None
+    life: float | None = None
+    delay: int = 0
+    held: int = 0
+    spot: Spot | None = None
+    interest: float = 0.0
+    source: str = field(default="", compare=False)
+
+    @property
+    def rented(self) -> bool:
+        """Whether it is paid by the hour."""
+        return self.tier in {Tier.ON_DEMAND, Tier.SPOT}
+
+    @property
+    def committed(self) -> bool:
+        """Whether it must be signed in advance."""
+        return not self.rented and self.tier is not Tier.OWNED
+
+    @property
+    def charge(self) -> float:
+        """Value that one GPU loses in a month held [$/month], as an annuity: C r / (1 - (1 + r)^-L), C / L if r is 0.
+
+        C: `once`; r: `interest`; L: `life`.
+
+        >>> Contract(0, Tier.PURCHASE, once=2400.0, life=24.0).charge
+        100.0
+        """
+        if self.life is None:
+            return 0.0
+        if self.interest == 0.0:
+            return self.once / self.life
+        return self.once * self.interest / float(1.0 - (1.0 + self.interest) ** -self.life)
+
+
+@dataclass(frozen=True, slots=True)
+class DemandPath:
+    """One way in which the demand may go: growth per month [1] and probability [1]."""
+
+    name: str
+    growth: float
+    probability: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Rate of the first month [1/s], the paths that it may take from there; by_hour: as shares of the peak."""
+
+    months: int
+    rate: float
+    paths: tuple[DemandPath, ...]
+    by_hour: tuple[float, ...]
+    levels: int
+
+    @property
+    def probabilities(self) -> FloatArray:
+        """Probability of every path [1]."""
+        return np.array([path.probability for path in self.paths])
+
+    @property
+    def expected(self) -> int:
+        """Number of the path that is as expected; the middle one where none is."""
+        names = [path.name for path in self.paths]
+        return names.index(EXPECTED) if EXPECTED in names else len(names) // 2
+
+    def rates(self, growth: float) -> FloatArray:
+        """Rate of every hour of the day in every month, (months, 24) [1/s]."""
+        peak = self.rate * (1.0 + growth) ** np.arange(self.months)
+        return np.asarray(peak[:, None] * np.array(self.by_hour))
+
+    @property
+    def every_rate(self) -> tuple[FloatArray, FloatArray]:
+        """Rates of all hours, months and paths [1/s], and the probability of the path of each [1]."""
+        rates = [self.rates(path.growth).ravel() for path in self.paths]
+        return np.concatenate(rates), np.repeat(self.probabilities, rates[0].size)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Everything about buying; draw: of one GPU in use, the site's overhead included, by offer [W].
+
+    electricity: price and overhead of the site in words; unused: types that have terms but are not offered.
+    """
+
+    forecast: Forecast
+    contracts: tuple[Contract, ...]
+    draw: tuple[float, ...]
+    decide_every: int = 3
+    grams_per_kwh: float | None = None
+    electricity: str = ""
+    unused: tuple[str, ...] = ()
+
 
 DOLLARS = Bounds(0, 1e9, "$")
 
@@ -81,9 +216,9 @@ class DemandSection(FileSection):
         high = self.growth if self.high is None else self.high
         if not low <= self.growth <= high:
             figures = f"low is {100 * low:g}%, growth {100 * self.growth:g}% and high {100 * high:g}%"
-            raise house_error(f"needs low <= growth <= high, but {figures}; an end that is not stated is as growth")
+            raise InputError(f"needs low <= growth <= high, but {figures}; an end that is not stated is as growth")
         if self.low_probability + self.high_probability > 1.0 + 1e-9:
-            raise house_error("has low_probability + high_probability above 1")
+            raise InputError("has low_probability + high_probability above 1")
         return self
 
 
@@ -116,7 +251,7 @@ class SpotSection(FileSection):
     def _mostly_there(self) -> Self:
         away = self.interruptions_per_day * self.recovery
         if away > DAY:
-            raise house_error("is away more than half of the time: interruptions_per_day x recovery is above a day")
+            raise InputError("is away more than half of the time: interruptions_per_day x recovery is above a day")
         return self
 
 
@@ -190,7 +325,7 @@ class ProcurementSection(FileSection):
         names = [normalized_name(entry.name) for entry in entries]
         twice = next((entry.name for entry in entries if names.count(normalized_name(entry.name)) > 1), None)
         if twice is not None:
-            raise house_error(f"{twice} stands twice; put all of its contracts in one entry")
+            raise InputError(f"{twice} stands twice; put all of its contracts in one entry")
         return entries
 
 
@@ -227,7 +362,14 @@ def load_terms(problem: Problem, path: Path | None = None, changes: Mapping[str,
             raise InputError(terms_source.render(unknown))
         section = section.model_copy(update={name: getattr(file, name) for name in file.model_fields_set - {"schema_"}})
         source = str(path) if "accelerators" in file.model_fields_set else source
-    return terms_of(_changed(section, changes or {}), problem, source)
+    if changes:  # other values of the forecast
+        forecast = section.demand.model_dump(exclude_none=True) | dict(changes)
+        try:
+            demand = section_of(forecast, DemandSection, ("demand",))
+        except InputError as error:
+            raise InputError(f"with {join_words([f'--{name}' for name in changes])}, {error}") from None
+        section = section.model_copy(update={"demand": demand})
+    return terms_of(section, problem, source)
 
 
 def _missing(problem: Problem) -> str:
@@ -244,18 +386,6 @@ def _missing(problem: Problem) -> str:
         f"or put what stands below procurement: into a file for --terms; docs/buying.md explains the keys, "
         f"`pdplan schema` lists them all"
     )
-
-
-def _changed(section: ProcurementSection, changes: Mapping[str, Any]) -> ProcurementSection:
-    """The same with other values of the forecast."""
-    if not changes:
-        return section
-    forecast = section.demand.model_dump(exclude_none=True) | dict(changes)
-    try:
-        demand = section_of(forecast, DemandSection, ("demand",))
-    except InputError as error:
-        raise InputError(f"with {join_words([f'--{name}' for name in changes])}, {error}") from None
-    return section.model_copy(update={"demand": demand})
 
 
 def _unknown(entries: Sequence[TypeSection], problem: Problem, above: Keys = ()) -> list[Fault]:

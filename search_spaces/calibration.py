@@ -31,7 +31,7 @@ from costmodel.words import join_words, percentage
 from .benchmark_results import MeasuredStep, ResultRecord
 from .catalog import MAX_OVERLAY_BYTES, TOP, AcceleratorCatalog, normalized_name, overlay_text
 from .efficiency import efficiency_dict
-from .engines import engine_name, load_engine_overhead, load_serving_policy
+from .engines import engine_name, load_serving_policy
 from .measured_engines import (
     MeasuredDeployment,
     batches_of,
@@ -279,10 +279,10 @@ def predictor(rows: Sequence[MeasuredRow], catalog: AcceleratorCatalog, *, limit
             steady = steady_state(replace(batch, deployments=deployments), policy)
             seconds[places] = np.concatenate([steady.ttft, steady.tpot], axis=1)
         for (engine, model), places in steps.items():  # passes of the same flags, so they share one engine
-            overhead = scaling.scaled_overhead(load_engine_overhead(engine, catalog.engines), scales)
+            policy = scaling.scaled_policy(load_serving_policy(engine, catalog.engines), scales)
             load = StepLoad.of(*np.array([rows[place].point for place in places]).T)
             config = scaled(rows[places[0]].configs[0])
-            seconds[places, 0] = step_time_one(model, config, overhead, load).total[0]
+            seconds[places, 0] = step_time_one(model, config, policy.overhead, load).total[0]
         return np.asarray(seconds[is_measured])
 
     return predict
@@ -523,13 +523,12 @@ def calibrated_overlay(calibration: Calibration, heading: Sequence[str], source:
         (name for name in content.get(TOP) or {} if catalog.spellings.get(normalized_name(str(name))) == accelerator),
         accelerator,
     )
-    scales, times = calibration.fit.scales, dict[str, Any]()
+    times = dict[str, Any]()
+    policy = scaling.scaled_policy(load_serving_policy(calibration.engine, catalog.engines), calibration.fit.scales)
     if "host" in calibration.fit.free:
-        overhead = scaling.scaled_overhead(load_engine_overhead(calibration.engine, catalog.engines), scales)
-        times["step_overhead_us"] = rounded(overhead.step / MICRO)
-        times["per_request_overhead_us"] = rounded(overhead.per_request / MICRO)
+        times["step_overhead_us"] = rounded(policy.overhead.step / MICRO)
+        times["per_request_overhead_us"] = rounded(policy.overhead.per_request / MICRO)
     if "arrival" in calibration.fit.free:
-        policy = scaling.scaled_policy(load_serving_policy(calibration.engine, catalog.engines), scales)
         times["arrival_ms"] = rounded(policy.arrival / MILLI)
     host = {calibration.engine: {**times, "origin": str(Origin.FITTED), "source": source}} if times else None
     return overlay_text(heading, spelling, efficiency_dict(calibration.figures), host, content)

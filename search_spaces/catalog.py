@@ -250,7 +250,13 @@ class AcceleratorCatalog:
             in_engine=efficiency.in_engine(name),
             generation_measured=entry.generation in self.generations,
         )
-        spellings = _with_spellings(self.spellings, name, entry)
+        spellings = dict(self.spellings)
+        for spelling in (name, *entry.aliases):
+            owner = spellings.setdefault(normalized_name(spelling), name)
+            if owner != name:
+                raise FaultsError(Fault((), f"{shown(spelling)} is already a name of {shown(owner)}; choose another"))
+        if entry.node_label:  # one too, unless another accelerator has it
+            spellings.setdefault(normalized_name(entry.node_label), name)
         accelerators = {**self.accelerators, name: accelerator}
         return replace(self, accelerators=accelerators, spellings=spellings, entries=entries, efficiency=efficiency)
 
@@ -391,19 +397,6 @@ def _merged_entry(base: RawEntry, change: RawEntry, file: str, relative: str | N
         entry["source"] = f"{differs or 'nothing'} from {file}{origin}"
     entry.setdefault("date", "undated")
     return entry
-
-
-def _with_spellings(spellings: Mapping[str, str], name: str, entry: AcceleratorEntry) -> dict[str, str]:
-    """All spellings with those of `entry` added; the Kubernetes label is one, unless another accelerator has it."""
-    spellings_now = dict(spellings)
-    for spelling in (name, *entry.aliases):
-        owner = spellings_now.setdefault(normalized_name(spelling), name)
-        if owner != name:
-            sentence = f"{shown(spelling)} is already a name of {shown(owner)}; choose another"
-            raise FaultsError(Fault((), sentence))
-    if entry.node_label:
-        spellings_now.setdefault(normalized_name(entry.node_label), name)
-    return spellings_now
 
 
 def entry_dict(accelerator: Accelerator) -> dict[str, Any]:

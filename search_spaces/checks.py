@@ -20,7 +20,7 @@ from costmodel.workload import Workload
 
 from .bounds import MAX_CELLS, MAX_SETTINGS, MAX_SPLITS, NO_TARGET
 from .demand import LengthsSection, WorkloadSection
-from .enumeration import RULES, candidates, end_of, enumerate_shapes, pair_refusal, partners, refusal
+from .enumeration import RULES, candidates, end_of, enumerate_shapes, pair_refusal, refusal, refused_pair
 from .files import Fault
 from .problem import TARGETS, Goal, Pools, Problem, target_of
 from .quotes import basis_of
@@ -259,7 +259,8 @@ def feasibility_faults(problem: Problem) -> list[Fault]:
             sentence = f"makes {candidate_count:,} candidates ({product}), but at most {most:,} are priced; state fewer"
             faults.append(Fault(("search",), sentence))
     ends = dict.fromkeys(end_of(problem, shape) for shape in enumeration.shapes)
-    if Role.COLOCATED not in problem.space.roles and not any(partners(problem, tuple(ends)).values()):
+    talks = (refused_pair(problem, sender, taker) is None for sender in ends for taker in ends)
+    if Role.COLOCATED not in problem.space.roles and not any(talks):
         sentence = "no prefill replica can hand over to any decode replica"
         faults.append(Fault(("search", "roles"), f"{sentence}: {pair_refusal(problem, first, first)}"))
     return faults

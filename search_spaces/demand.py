@@ -6,7 +6,7 @@ Histograms inline or from CSV, traces, named distributions, and sessions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,6 @@ from .fields import (
     checked_together,
     choice,
     count,
-    house_error,
     number,
     quantity,
     read_cell,
@@ -47,9 +46,10 @@ from .files import Fault, FaultsError, Keys
 from .problem import LEAST_RECORDED, MOST_RECORDED, PARTS_RECORDED, Recorded, unpacked
 from .quantities import Kind, as_probability
 from .trace_reader import NANOSECONDS, TRACE_FORMATS, ArrivalUnit, csv_cells, first_bytes, read_lines, split_header
-from .trace_summary import TraceSummary, read_trace, spread
+from .trace_summary import DEFAULT_BUCKETS, TraceSummary, read_trace, spread
 
-Tokens = Annotated[float, number(bounds.TOKENS)]
+_LENGTH = number(bounds.TOKENS)
+Tokens = Annotated[float, _LENGTH]
 _SHARE = share(bounds.SHARE)
 Share = Annotated[float, _SHARE]
 
@@ -116,7 +116,7 @@ class TraceFile(FileSection):
 class TraceSource(TraceFile):
     """A recorded trace; it also gives rate, burstiness and prefix-hit share unless they are stated."""
 
-    buckets: Annotated[int, count(bounds.BUCKETS)] = 48
+    buckets: Annotated[int, count(bounds.BUCKETS)] = DEFAULT_BUCKETS
     """Most ISL x OSL buckets that the trace is summed up in."""
 
 
@@ -157,7 +157,7 @@ class Lognormal(FileSection):
     @classmethod
     def _ascending(cls, p99: float, info: ValidationInfo) -> float:
         if p99 < info.data.get("median", 0):
-            raise house_error(f"{p99:g} is below the median {info.data['median']:g}")
+            raise InputError(f"{p99:g} is below the median {info.data['median']:g}")
         return p99
 
 
@@ -169,14 +169,14 @@ def _read_quantiles(value: object) -> object:
     if not isinstance(value, dict):
         return value
     if not value:
-        raise house_error(f"is empty, but {_PROBABILITIES}")
+        raise InputError(f"is empty, but {_PROBABILITIES}")
     try:
         shares = ((as_probability(str(key)), key, length) for key, length in value.items())
         lengths = {float(key) if share is None else share: length for share, key, length in shares}
     except ValueError:
-        raise house_error(_PROBABILITIES) from None
+        raise InputError(_PROBABILITIES) from None
     if len(lengths) < len(value):
-        raise house_error(f"states one probability twice: {', '.join(map(str, value))}")
+        raise InputError(f"states one probability twice: {', '.join(map(str, value))}")
     return lengths
 
 
@@ -194,10 +194,7 @@ class LengthDistribution(FileSection):
 
     @model_validator(mode="after")
     def _is_a_distribution(self) -> Self:
-        try:
-            self.lengths()
-        except InputError as error:
-            raise house_error(str(error)) from None
+        self.lengths()
         return self
 
     def lengths(self) -> Lengths:
@@ -214,7 +211,7 @@ Distribution = Annotated[LengthDistribution, short_for(LengthDistribution, "fixe
 def _believable_turns(turns: LengthDistribution) -> LengthDistribution:
     longest = turns.lengths().longest
     if not bounds.TURNS.holds(longest):
-        raise house_error(f"{longest:g} {bounds.TURNS.sentence()}")
+        raise InputError(f"{longest:g} {bounds.TURNS.sentence()}")
     return turns
 
 
@@ -237,7 +234,7 @@ class PauseSection(FileSection):
     def _rises(cls, quantiles: dict[float, float] | None) -> dict[float, float] | None:
         ascending = [time for _, time in sorted((quantiles or {}).items())]
         if quantiles is not None and (len(ascending) < 2 or sorted(ascending) != ascending):
-            raise house_error("needs two quantiles or more, which rise with the probability")
+            raise InputError("needs two quantiles or more, which rise with the probability")
         return quantiles
 
     def times(self) -> TimeDistribution:
@@ -381,7 +378,6 @@ COUNTED_COLUMNS = ("isl", "osl", "count")
 """Columns with numbers of requests instead of shares, which are divided by their sum."""
 COUNTED = bounds.Bounds(0, 1e15, "requests")
 MAX_SHOWN_ROWS = 5
-JOINT_BUCKETS = 48
 
 Row = tuple[float, float, float]
 
@@ -453,7 +449,7 @@ def _buckets(lengths: LengthsSection, base: Path, context_length: int) -> tuple[
     if lengths.isl is not None and lengths.osl is not None:
         isl_lengths, osl_lengths = lengths.isl.lengths(), lengths.osl.lengths()
         longest = math.ceil(isl_lengths.longest + osl_lengths.longest)
-        return joint(isl_lengths, osl_lengths, JOINT_BUCKETS), min(longest, context_length or longest)
+        return joint(isl_lengths, osl_lengths, DEFAULT_BUCKETS), min(longest, context_length or longest)
     if isinstance(lengths.histogram, str):
         rows = read_histogram(base / lengths.histogram)
     else:
@@ -479,6 +475,7 @@ def read_histogram(path: Path) -> list[Row]:
     Raises:
         FaultsError: its faults name the lines, at most five of them.
     """
+    rows, faults = list[Row](), list[Fault]()
     with _faults_at(*HISTOGRAM):
         first_bytes(path)
         lines = (item for item in read_lines(path) if not item[1].lstrip().startswith(b"#"))
@@ -493,41 +490,24 @@ def read_histogram(path: Path) -> list[Row]:
                 f"{path}:{line_number}: the header is {shown(header)}, but must be isl,osl,share, or isl,osl,count "
                 "where the third is a number of requests"
             )
-        rows = _histogram_rows(path, lines, columns, csv_cells(header, columns))
-    if columns is HISTOGRAM_COLUMNS:
-        return rows
-    total = math.fsum(count for _, _, count in rows)
-    return [(isl, osl, count / total) for isl, osl, count in rows] if total > 0.0 else rows
-
-
-def _histogram_rows(
-    path: Path,
-    lines: Iterable[tuple[int, bytes]],
-    columns: tuple[str, str, str],
-    cells_of: Callable[[bytes], list[str]],
-) -> list[Row]:
-    """ISL, OSL and share, or number of requests, of every line."""
-    weight_reader = number(COUNTED) if columns is COUNTED_COLUMNS else Reader(_share, {})
-    readers = (number(bounds.TOKENS), number(bounds.TOKENS), weight_reader)
-    rows: list[Row] = []
-    faults: list[Fault] = []
-    for line_number, line in lines:
-        where = f"{path}:{line_number}"
-        if len(rows) == bounds.MAX_HISTOGRAM_ROWS:
-            sentence = (
-                f"more than {bounds.MAX_HISTOGRAM_ROWS:,} rows; so long a table belongs in a trace (lengths.trace)"
-            )
-            raise InputError(f"{where}: {sentence}")
-        try:
-            isl, osl, weight = map(read_cell, columns, cells_of(line), readers)
-            rows.append((isl, osl, weight))
-        except InputError as error:
-            faults.append(Fault(HISTOGRAM, f"{where}: {error}"))
-        if len(faults) == MAX_SHOWN_ROWS:
-            break
+        cells_of = csv_cells(header, columns)
+        readers = (_LENGTH, _LENGTH, number(COUNTED) if columns is COUNTED_COLUMNS else Reader(_share, {}))
+        for line_number, line in lines:
+            if len(rows) == bounds.MAX_HISTOGRAM_ROWS:
+                most = f"more than {bounds.MAX_HISTOGRAM_ROWS:,} rows; so long a table"
+                raise InputError(f"{path}:{line_number}: {most} belongs in a trace (lengths.trace)")
+            try:
+                isl, osl, weight = map(read_cell, columns, cells_of(line), readers)
+                rows.append((isl, osl, weight))
+            except InputError as error:
+                faults.append(Fault(HISTOGRAM, f"{path}:{line_number}: {error}"))
+            if len(faults) == MAX_SHOWN_ROWS:
+                break
     if faults:
         raise FaultsError(*faults)
-    return rows
+    total = math.fsum(count for _, _, count in rows)
+    is_counted = columns is COUNTED_COLUMNS and total > 0.0
+    return [(isl, osl, count / total) for isl, osl, count in rows] if is_counted else rows
 
 
 def _share(value: object) -> float:

@@ -111,7 +111,7 @@ class EfficiencyTable:
     def complete(self, name: str, peaks: Peaks = NO_PEAKS) -> dict[Pair, KernelEfficiency]:
         """Efficiency of accelerator `name` for every kernel class and compute dtype that has figures.
 
-        peaks: by accelerator and compute dtype, in any unit; without them borrowed figures stay (`_for_its_size`).
+        peaks: by accelerator and compute dtype, in any unit; without them borrowed figures stay as they are.
         """
         owners = tuple(self._owners(name))
         return {
@@ -140,7 +140,11 @@ class EfficiencyTable:
                 efficiency = self.known.get(owner, {}).get((kernel_class, candidate))
                 if efficiency is None:
                     continue
-                efficiency = _for_its_size(efficiency, kernel_class, _share(peaks, owners[0], owner, candidate))
+                own_peak = peaks.get(owners[0], {}).get(candidate)
+                peak = peaks.get(USUAL if owner == DEFAULT else owner, {}).get(candidate)
+                if own_peak and peak:  # with as much fewer units to fill, half fills them in equal time
+                    figure = "compute_half" if kernel_class == "gemm" else "fill_half"
+                    efficiency = replace(efficiency, **{figure: getattr(efficiency, figure) * (own_peak / peak)})
                 if candidate == dtype and owner in {owners[0], DEFAULT}:
                     return efficiency
                 source = f"as {owner} {kernel_class} in {candidate} ({efficiency.source})"
@@ -148,19 +152,6 @@ class EfficiencyTable:
         if "bf16" in WIDER[dtype]:
             raise InputError(f"efficiency.yaml: {DEFAULT}.{kernel_class} must have figures for 'bf16'")
         return None
-
-
-def _share(peaks: Peaks, name: str, owner: str, dtype: str) -> float:
-    """Peak of an accelerator over that of the one whose figures it borrows [1]; 1 where either is not known."""
-    own, its_peaks = peaks.get(name, {}), peaks.get(USUAL if owner == DEFAULT else owner, {})
-    return own[dtype] / its_peaks[dtype] if dtype in own and dtype in its_peaks else 1.0
-
-
-def _for_its_size(figures: KernelEfficiency, kernel_class: str, share: float) -> KernelEfficiency:
-    """Figures of a GPU with `share` of the peak: it has as much fewer units to fill, so half fills it in equal time."""
-    if kernel_class == "gemm":
-        return replace(figures, compute_half=figures.compute_half * share)
-    return replace(figures, fill_half=figures.fill_half * share) if figures.fill_half else figures
 
 
 def parse_efficiency(

@@ -70,17 +70,6 @@ ENGINES = tuple(SUPPORT)
 """Engines that a user can name."""
 
 
-def load_engine_overhead(name: str, changes: EngineChanges = NO_CHANGES) -> EngineOverhead:
-    """Host overhead of a serving engine, with the user's changes; an unknown name is an error that offers the nearest.
-
-    >>> load_engine_overhead("vllm").step > 0
-    True
-    """
-    entry = _entry("engines.yaml", name, changes)
-    step, request = entry["step_overhead_us"] * MICRO, entry["per_request_overhead_us"] * MICRO
-    return EngineOverhead(step, request, Origin(entry["origin"]), entry["source"])
-
-
 @cache
 def load_engine_memory(name: str) -> EngineMemory:
     """What a serving engine needs beside weights and KV cache; an unknown name is an error that offers the nearest.
@@ -94,16 +83,16 @@ def load_engine_memory(name: str) -> EngineMemory:
 
 
 def load_serving_policy(name: str, changes: EngineChanges = NO_CHANGES) -> ServingPolicy:
-    """How a serving engine treats requests; an unknown name is an error that offers the nearest.
+    """How a serving engine treats requests, with the user's changes; an unknown name is refused with the nearest.
 
     >>> load_serving_policy("sglang").scheduler.exclusive_prefill
     True
     """
     entry = _entry("engines.yaml", name, changes)
     fitted = entry["serving"]["fitted"]
-    return serving_policy(
-        name, load_engine_overhead(name, changes), fitted | {key: entry[key] for key in fitted.keys() & entry.keys()}
-    )
+    step, request = entry["step_overhead_us"] * MICRO, entry["per_request_overhead_us"] * MICRO
+    overhead = EngineOverhead(step, request, Origin(entry["origin"]), entry["source"])
+    return serving_policy(name, overhead, fitted | {key: entry[key] for key in fitted.keys() & entry.keys()})
 
 
 def serving_policy(name: str, overhead: EngineOverhead, fitted: Mapping[str, float]) -> ServingPolicy:

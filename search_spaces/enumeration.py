@@ -25,7 +25,7 @@ one engine.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -447,8 +447,3 @@ def pair_refusal(problem: Problem, prefill: Shape, decode: Shape) -> str | None:
 def refused_pair(problem: Problem, prefill: End, decode: End) -> tuple[str, str] | None:
     """The first rule that forbids a hand-over between the two, as (rule name, reason); None if it is possible."""
     return next(hand_over_refusals(problem, prefill, decode), None)
-
-
-def partners(problem: Problem, ends: Sequence[End]) -> dict[End, frozenset[End]]:
-    """For each end, the ends that it can hand over to."""
-    return {end: frozenset(partner for partner in ends if refused_pair(problem, end, partner) is None) for end in ends}

@@ -1,7 +1,7 @@
 """Field types of the user's files: they read numbers with units and refuse in the words of the house.
 
-Each type carries its own JSON Schema, so that an editor knows the units, and refuses with an InputError, so that no
-message of the validation library reaches a user; what the library says itself becomes faults in `faults_of`.
+Each type carries its own JSON Schema, so that an editor knows the units, and refuses with an InputError, as validators
+do, so that no message of the validation library reaches a user; what it says itself becomes faults in `faults_of`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import starmap
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
@@ -28,14 +29,14 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, core_schema
 
-from costmodel.errors import UNWRITABLE, InputError, name_hint, name_list, nearest_name, shown
+from costmodel.errors import UNWRITABLE, InputError, name_hint, name_list, nearest_name, shown, value_of
 from costmodel.units import HOURS_PER_DAY
 from costmodel.words import join_words
 
 from .bounds import Bounds
-from .files import Fault, Keys, Source
+from .files import Fault, FaultsError, Keys, Source
 from .quantities import (
     BASE_UNIT,
     EXAMPLES,
@@ -48,17 +49,6 @@ from .quantities import (
     parse,
 )
 
-HOUSE = "house"
-"""Type of the validation errors whose message is already a sentence for the user."""
-
-
-def house_error(sentence: str, path: tuple[str | int, ...] = (), *, on_key: bool = False) -> PydanticCustomError:
-    """An error whose message is shown unchanged; path: to the fault within the validated value.
-
-    on_key: whether the key itself is at fault.
-    """
-    return PydanticCustomError(HOUSE, "{sentence}", {"sentence": sentence, "path": path, "on_key": on_key})
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reader:
@@ -69,14 +59,7 @@ class Reader:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Only `read` decides."""
-
-        def convert(value: object) -> Any:
-            try:
-                return self.read(value)
-            except InputError as error:
-                raise house_error(str(error)) from None
-
-        return core_schema.no_info_plain_validator_function(convert)
+        return core_schema.no_info_plain_validator_function(self.read)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """The schema as given."""
@@ -89,10 +72,8 @@ def read_cell(column: str, text: str, reader: Reader) -> Any:
     for kind in (float, int):
         with suppress(ValueError):
             value = kind(text)
-    try:
+    with value_of(column):
         return reader.read(value)
-    except InputError as error:
-        raise InputError(f"{column}: {error}") from None
 
 
 def quantity(kind: Kind, bounds: Bounds, plain_limit: float = math.inf) -> Reader:
@@ -285,7 +266,7 @@ def at_most(items: int, label: str) -> BeforeValidator:
 
     def check(value: object) -> object:
         if isinstance(value, list) and len(value) > items:
-            raise house_error(f"has {len(value):,} {label}, but at most {items:,} are read here")
+            raise InputError(f"has {len(value):,} {label}, but at most {items:,} are read here")
         return value
 
     return BeforeValidator(check)
@@ -293,9 +274,9 @@ def at_most(items: int, label: str) -> BeforeValidator:
 
 def _whole_day(rates: list[float]) -> list[float]:
     if len(rates) != HOURS_PER_DAY:
-        raise house_error(f"has {len(rates)} rates, but a day has {HOURS_PER_DAY} hours")
+        raise InputError(f"has {len(rates)} rates, but a day has {HOURS_PER_DAY} hours")
     if max(rates) <= 0:
-        raise house_error("has no rate above 0")
+        raise InputError("has no rate above 0")
     return rates
 
 
@@ -346,18 +327,18 @@ class FileSection(BaseModel):
         names = {field.alias or key for key, field in cls.model_fields.items()}
         if not isinstance(value, dict):
             keys = f"write {{KEY: VALUE}} there, KEY one of: {name_list(sorted(names))}"
-            raise house_error(f"{shown(value)} is not a mapping; {keys}")
+            raise InputError(f"{shown(value)} is not a mapping; {keys}")
         known = names | cls.model_fields.keys()
         section = {key: item for key, item in value.items() if item is not None or key not in known}
         sentences = cls.key_faults(section) if section.keys() <= known else ()  # a misspelled one may be any of them
-        faults: list[tuple[Keys, PydanticCustomError]] = [((), house_error(sentence)) for sentence in sentences]
+        faults = [Fault((), sentence) for sentence in sentences]
         for key in (key for key in section if key not in known):
             comma = section[key] is None and key.isdecimal()
             hint = _COMMA if comma else cls.hint_for(key)
-            faults.append(((key,), house_error(f"is not a known key; {hint}", on_key=True)))
+            faults.append(Fault((key,), f"is not a known key; {hint}", on_key=True))
         meant = {nearest_name(str(key), sorted(names)) for key in section if key not in known}
         faults += [
-            ((field.alias or key,), house_error(f"is missing{_meaning(field)}"))
+            Fault((field.alias or key,), f"is missing{_meaning(field)}")
             for key, field in cls.model_fields.items()
             if field.is_required() and not {key, field.alias} & (section.keys() | meant)
         ]
@@ -376,16 +357,18 @@ _COMMA = "inside {...} a comma ends a value, so write decimals with a point: 2.5
 T = TypeVar("T")
 
 
-def _all_at_once(value: object, handler: Callable[[Any], T], before: Iterable[tuple[Keys, PydanticCustomError]]) -> T:
+def _all_at_once(value: object, handler: Callable[[Any], T], before: Iterable[Fault]) -> T:
     """Validate a value; its faults and earlier ones are raised as one error."""
-    faults: list[InitErrorDetails] = [{"type": error, "loc": path, "input": value} for path, error in before]
+    faults = list[InitErrorDetails]()
+    for fault in before:
+        refusal = FaultsError(replace(fault, path=()))
+        faults.append({"type": "value_error", "loc": fault.path, "input": value, "ctx": {"error": refusal}})
     try:
         result = handler(value)
     except ValidationError as error:
         for details in error.errors(include_url=False):
-            context = details.get("ctx", {})
-            kind = house_error(**context) if details["type"] == HOUSE else details["type"]
-            if details["type"] not in {"missing", "extra_forbidden"}:  # these are among the faults before
+            kind, context = details["type"], details.get("ctx", {})
+            if kind not in {"missing", "extra_forbidden"}:  # these are among the faults before
                 faults.append({"type": kind, "loc": details["loc"], "input": details["input"], "ctx": context})
     if faults:
         raise ValidationError.from_exception_data("faults", faults)
@@ -396,7 +379,7 @@ def checked_together(check: Callable[[Any], Iterator[tuple[Keys, str]]]) -> Wrap
     """Faults of a value as it was written, each with its place in it, together with those that reading it finds."""
 
     def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        return _all_at_once(value, handler, ((path, house_error(sentence)) for path, sentence in check(value)))
+        return _all_at_once(value, handler, starmap(Fault, check(value)))
 
     return WrapValidator(validate)
 
@@ -468,9 +451,12 @@ def faults_of(error: ValidationError) -> list[Fault]:
 def _fault(details: ErrorDetails) -> Fault:
     path: Keys = tuple(details["loc"])
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
-    if kind == HOUSE:
+    refusal = context.get("error")
+    if isinstance(refusal, InputError):
         is_key = path[-1:] == ("[key]",)
-        return Fault((*(path[:-1] if is_key else path), *context["path"]), details["msg"], is_key or context["on_key"])
+        fault = refusal.faults[0] if isinstance(refusal, FaultsError) else Fault((), str(refusal))
+        sentence = fault.sentence.removeprefix("accelerator ").removeprefix("model ")  # which the path says
+        return Fault((*(path[:-1] if is_key else path), *fault.path), sentence, is_key or fault.on_key)
     if kind == "union_tag_invalid":
         tags = str(context.get("expected_tags", "")).replace("'", "")
         place = str(context.get("discriminator", "kind")).strip("'")

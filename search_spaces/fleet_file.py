@@ -26,7 +26,6 @@ from .fields import (
     checked_together,
     choice,
     count,
-    house_error,
     member,
     quantity,
     sections_of,
@@ -59,7 +58,7 @@ class IslRange(FileSection):
     @model_validator(mode="after")
     def _is_not_empty(self) -> Self:
         if self.low is not None and self.high is not None and self.low >= self.high:
-            raise house_error(f"from {self.low} to {self.high} contains no length; 'to' must be above 'from'")
+            raise InputError(f"from {self.low} to {self.high} contains no length; 'to' must be above 'from'")
         return self
 
 

@@ -22,7 +22,7 @@ from textwrap import wrap
 from typing import Any
 
 from costmodel.accelerator import Accelerator, Link
-from costmodel.errors import ImpossibleError, InputError, name_list, nearest_name, shortened, shown
+from costmodel.errors import ImpossibleError, InputError, name_list, nearest_name, shortened, shown, value_of
 from costmodel.metric import SHOWN_ALWAYS, Metric
 from costmodel.prefix_cache import CacheTier, usd_per_gpu
 from costmodel.transformer import Transformer
@@ -59,10 +59,8 @@ from .schema import (
     ANY,
     WORKLOAD_SCHEMA,
     AcceleratorSection,
-    CacheTierSection,
     Context,
     LinkSection,
-    SloClass,
     WorkloadFile,
 )
 from .search_space import search_space
@@ -215,7 +213,12 @@ def _workload(
 def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand, offers: tuple[Offer, ...]) -> Problem:
     """The problem of a sound file; stem: its name, unless it has one."""
     workload, recording = demand
-    slos = _slos(file.slo)
+    shares = [1.0 if item.share is None else item.share for item in file.slo]
+    goals = [item.attainment or item.percentile or DEFAULT_ATTAINMENT for item in file.slo]
+    slos = tuple(
+        Slo(item.name, item.limits, goal, share / math.fsum(shares))  # to sum to 1 exactly
+        for item, goal, share in zip(file.slo, goals, shares, strict=True)
+    )
     target = None if file.target == NO_TARGET else target_of(file.target) if file.target else any_target(file.engine)
     limits = file.constraints.model_dump(exclude={"headroom"})
     constraints = Constraints(spare_replicas=file.constraints.headroom.replicas, **limits)
@@ -234,6 +237,9 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         objective = replace(
             objective, min_volume=least, max_volume=file.objective.max_volume or DEFAULT_VOLUME_RANGE * least
         )
+    cache_tier, tier = None, file.kv_cache_tier
+    if tier is not None and tier.capacity_per_gpu > 0.0:
+        cache_tier = CacheTier(tier.capacity_per_gpu, tier.bandwidth, tier.latency, tier.shared)
     if recording is not None and file.workload.burstiness is None:
         workload = replace(workload, burstiness=bunching(recording, workload, slos))
     return Problem(
@@ -251,18 +257,11 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
         engine=engine,
         target=None if file.target == NO_TARGET else file.target,
         memory_fraction=file.memory_fraction,
-        kv_cache_tier=_cache_tier(file.kv_cache_tier),
+        kv_cache_tier=cache_tier,
         seed=file.seed,
         speculation=None if speculation is None else speculation.template,
         recorded=recording,
     )
-
-
-def _cache_tier(section: CacheTierSection | None) -> CacheTier | None:
-    """The tier below GPU memory; None if it has no capacity."""
-    if section is None or section.capacity_per_gpu == 0.0:
-        return None
-    return CacheTier(section.capacity_per_gpu, section.bandwidth, section.latency, section.shared)
 
 
 def bunching(recording: Recorded, workload: Workload, slos: Sequence[Slo]) -> float:
@@ -275,16 +274,6 @@ def bunching(recording: Recorded, workload: Workload, slos: Sequence[Slo]) -> fl
     lasts = sum(slo.share * min(slo.ttft + osl * slo.tpot, float(whole_limit(slo.limits, osl))) for slo in slos)
     window = lasts * workload.request_rate / recording.rate
     return min(math.sqrt(recording.dispersion(window)), BURSTINESS.high)
-
-
-def _slos(items: Sequence[SloClass]) -> tuple[Slo, ...]:
-    """Return the classes with shares scaled to sum to 1 exactly."""
-    shares = [1.0 if item.share is None else item.share for item in items]
-    goals = [item.attainment or item.percentile or DEFAULT_ATTAINMENT for item in items]
-    return tuple(
-        Slo(item.name, item.limits, goal, share / math.fsum(shares))
-        for item, goal, share in zip(items, goals, shares, strict=True)
-    )
 
 
 def _offer(file: WorkloadFile, entry: AcceleratorSection, accelerator: Accelerator) -> Offer:
@@ -343,10 +332,8 @@ def override(source: Source, overrides: Mapping[str, Any]) -> Source:
             raise InputError(f"override {shown(key)}: is nested deeper than {MAX_DEPTH} levels")
         if "" in keys:
             raise InputError(f"override {shown(key)}: a key is missing beside a dot; write for example slo.ttft")
-        try:
+        with value_of(f"override {shown(key)}"):
             new_value = parse_value(value_given) if isinstance(value_given, str) else deepcopy(value_given)
-        except InputError as error:
-            raise InputError(f"override {shown(key)}: {error}") from error
         path = set_value(value, keys, new_value, f"override {shown(key)}")
         words = key  # or as it was written, where a line of text wrote it
         if not isinstance(value_given, Mapping | list | tuple):
@@ -424,7 +411,16 @@ def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, A
         | {"weight_dtype": problem.weight_dtype, "kv_dtype": problem.kv_dtype}
         | ({} if drafts is None else {"speculation": drafts}),
         "workload": _workload_echo(file.workload, problem.workload),
-        "slo": [_slo(slo) for slo in problem.slos],
+        "slo": [
+            {"name": slo.name, "share": slo.share}
+            | {
+                str(metric): f"{slo.limits[metric]!r}s" if metric in slo.limits else None
+                for metric in Metric
+                if metric in SHOWN_ALWAYS or metric in slo.limits
+            }
+            | {"attainment": slo.attainment}
+            for slo in problem.slos
+        ],
         "accelerators": [_offer_echo(offer) for offer in problem.offers],
         "search": {"preset": file.search.preset}
         | {
@@ -465,29 +461,13 @@ def _workload_echo(section: WorkloadSection, workload: Workload) -> dict[str, An
         scalars["reuse_interval"] = section.reuse_interval.model_dump(exclude_none=True)
     elif reuse is not None:
         scalars["reuse_interval"] = {"quantiles": quantiles_of(reuse.pause)}
-    return scalars | {"lengths": {"histogram": rows, "source": _lengths_source(section.lengths)}}
-
-
-def _lengths_source(lengths: LengthsSection | None) -> str:
-    """The source of the lengths: in the user's words, or the name of the file."""
-    if lengths is None:
-        return "sessions"
-    if lengths.source is not None:
-        return lengths.source
+    lengths = section.lengths or LengthsSection()
+    source = f"histogram {lengths.histogram}" if isinstance(lengths.histogram, str) else "inline histogram"
     if lengths.trace is not None:
-        return f"trace {lengths.trace.path}"
-    if lengths.isl is not None:
-        return "named distributions"
-    return f"histogram {lengths.histogram}" if isinstance(lengths.histogram, str) else "inline histogram"
-
-
-def _slo(slo: Slo) -> dict[str, Any]:
-    limits = {
-        str(metric): f"{slo.limits[metric]!r}s" if metric in slo.limits else None
-        for metric in Metric
-        if metric in SHOWN_ALWAYS or metric in slo.limits
-    }
-    return {"name": slo.name, "share": slo.share, **limits, "attainment": slo.attainment}
+        source = f"trace {lengths.trace.path}"
+    elif lengths.isl is not None:
+        source = "named distributions"
+    return scalars | {"lengths": {"histogram": rows, "source": lengths.source or source}}
 
 
 def _offer_echo(offer: Offer) -> dict[str, Any]:

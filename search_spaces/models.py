@@ -91,7 +91,7 @@ def known_names() -> list[str]:
 def is_model(name_or_path: str) -> bool:
     """Whether a name means one model of the catalog, or is a path that exists."""
     try:
-        return _catalog_model(name_or_path) is not None or Path(name_or_path).expanduser().exists()
+        return name_or_path.strip().lower() in _spellings() or Path(name_or_path).expanduser().exists()
     except (OSError, RuntimeError, ValueError):  # too long, NUL inside, no such home: cannot be a path
         return False
 
@@ -138,10 +138,8 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
     """
     name = name_or_path.strip()
     explicit = name.startswith((".", "/", "~")) or name.lower().endswith((".json", *ARCHITECTURES))
-    if not explicit:
-        model = _catalog_model(name)
-        if model is not None:
-            return model
+    if not explicit and name.lower() in _spellings():
+        return catalog_model(name)
     try:
         path = ((base_dir or Path()) / Path(name).expanduser()) if name else None
         exists = path is not None and path.exists()
@@ -150,7 +148,7 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
     except (OSError, RuntimeError, ValueError):  # too long, NUL inside, no such home: cannot be a path
         path, exists = None, False
     if path is None or not (exists or explicit):
-        raise _unknown(name_or_path)
+        return catalog_model(name_or_path)  # which refuses it
     if path.suffix.lower() in ARCHITECTURES:
         source, faults = read_source(path)
         return sections_of(source, faults, ArchitectureFile).transformer()
@@ -167,14 +165,10 @@ def catalog_model(name: str) -> Transformer:
     >>> catalog_model("QWEN/qwen3-32b").name
     'Qwen3-32B'
     """
-    model = _catalog_model(name)
-    if model is None:
-        raise _unknown(name)
-    return model
-
-
-def _unknown(name: str) -> UnknownNameError:
-    return UnknownNameError("model", name, model_names(), close=nearest_model(name), mend=OWN_MODEL)
+    target = _spellings().get(name.strip().lower())
+    if target is None:
+        raise UnknownNameError("model", name, model_names(), close=nearest_model(name), mend=OWN_MODEL)
+    return _build(*target)
 
 
 def nearest_model(name: str) -> str | None:
@@ -287,12 +281,6 @@ def _spellings() -> Mapping[str, tuple[str, str | None]]:
     """The same by names in lower case, with the publisher of a checkpoint or without; of equals the first."""
     rows = {name.lower(): target for name, target in reversed([*_targets().items()])}
     return {spelling.rpartition("/")[2]: target for spelling, target in rows.items()} | rows
-
-
-def _catalog_model(name: str) -> Transformer | None:
-    """The catalog's model of a name or alias, in any case; or None."""
-    target = _spellings().get(name.strip().lower())
-    return _build(*target) if target else None
 
 
 @cache
@@ -441,9 +429,9 @@ class ArchitectureFile(FileSection):
     """Weights of towers for images and sound."""
     draft_layers: Annotated[int, count(Bounds(0, 100))] = 0
     """Layers that predict further tokens (MTP)."""
-    weights: Annotated[str, choice(*sorted(DTYPE_BYTES))] = "bf16"
+    native_weight_dtype: Annotated[str, choice(*sorted(DTYPE_BYTES)), Field(alias="weights")] = "bf16"
     """Dtype of the published checkpoint."""
-    quantized: frozenset[Part] = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
+    quantized: tuple[Part, ...] = (Part.ATTENTION, Part.EXPERTS, Part.FEED_FORWARD)
     """Parts that are stored in `weights`; the others are 16-bit."""
     own_dtypes: Mapping[Part, Annotated[str, choice(*sorted(STORED_BYTES))]] = Field(default_factory=dict)
     """Dtypes of parts that are stored in another one."""
@@ -460,10 +448,10 @@ class ArchitectureFile(FileSection):
 
     def transformer(self) -> Transformer:
         """The model that the file describes."""
-        facts = {name: getattr(self, name) for name in type(self).model_fields if name not in {"schema_", "weights"}}
+        facts = {name: getattr(self, name) for name in type(self).model_fields if name != "schema_"}
         facts |= {
             "layers": tuple(section.group(self.hidden) for section in self.layers),
-            "native_weight_dtype": self.weights,
+            "quantized": frozenset(self.quantized),
             "own_dtypes": frozenset(self.own_dtypes.items()),
             "mixed_bytes": frozenset(self.mixed_bytes.items()),
             "weight_scale": None if self.weight_scale is None else WeightScale(*self.weight_scale),
@@ -474,45 +462,28 @@ class ArchitectureFile(FileSection):
 def architecture_text(model: Transformer, gaps: tuple[str, ...] = ()) -> str:
     """An architecture file of a model; gaps: what of its config was not understood or missing, as comments on top."""
     kinds = {shape: kind for kind, shape in MIXERS.items()}
-    layers = [
-        {
-            "count": group.count,
-            "attention": {"kind": kinds[type(group.attention)], **_fields_of(group.attention)},
-            **({} if group.feed_forward.is_empty else {"feed_forward": _fields_of(group.feed_forward)}),
-            **({"parallel": True} if group.parallel else {}),
-            **({"sets": group.sets} if group.sets else {}),
-        }
-        for group in model.layers
-    ]
-    facts = ("name", "hidden", "vocab", "tied_embeddings", "max_position", "looked_up", "towers", "draft_layers")
-    content = {
+    layers = [asdict(group) for group in model.layers]
+    for section, group in zip(layers, model.layers, strict=True):
+        section["attention"]["kind"] = kinds[type(group.attention)]
+        del section["joined"], section["attention"]["hidden"], section["feed_forward"]["hidden"]
+        section["feed_forward"] = None if group.feed_forward.is_empty else section["feed_forward"]
+    facts = {name: getattr(model, name) for name in ArchitectureFile.model_fields if name != "schema_"} | {
         "schema": ARCHITECTURE_SCHEMA,
-        **{name: getattr(model, name) for name in facts},
-        "weights": model.native_weight_dtype,
-        "quantized": sorted(map(str, model.quantized)),
-        "own_dtypes": {str(component): dtype for component, dtype in sorted(model.own_dtypes)},
-        **(
-            {"mixed_bytes": {str(component): size for component, size in sorted(model.mixed_bytes)}}
-            if model.mixed_bytes
-            else {}
-        ),
-        "weight_scale": None if model.weight_scale is None else list(astuple(model.weight_scale)),
-        **({"cache_quantizer": model.cache_quantizer} if model.cache_quantizer else {}),
-        "source": model.source,
+        "quantized": sorted(model.quantized),
+        "own_dtypes": dict(sorted(model.own_dtypes)),
+        "mixed_bytes": dict(sorted(model.mixed_bytes)),
+        "weight_scale": None if model.weight_scale is None else astuple(model.weight_scale),
         "layers": layers,
     }
+    file = ArchitectureFile.model_validate(facts)
+    content = file.model_dump(mode="json", by_alias=True)
+    content["layers"] = [section.model_dump(mode="json", exclude_defaults=True) for section in file.layers]
     head = [
         f"# {model.parameters:,} parameters, {model.active_parameters:,} of them active",
         *(f"# {gap}" for gap in gaps),
     ]
     body = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None)
     return "\n".join([*head, body])
-
-
-def _fields_of(shape: Any) -> dict[str, Any]:
-    """The fields of a shape that differ from their defaults."""
-    defaults = {field.name: field.default for field in fields(shape)}
-    return {name: value for name, value in asdict(shape).items() if name != "hidden" and value != defaults[name]}
 
 
 EXTRA = ("torch", "transformers")

@@ -204,8 +204,20 @@ def rounded(value: float) -> float:
 
 def finite_number(text: str) -> float | None:
     """The finite number that a text is; None where it is none."""
-    try:
-        value = float(text)
-    except ValueError:
+    value = as_number(text)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def as_number(value: object) -> float | None:
+    """A number, or a text that is one; None for anything else, NaN too.
+
+    >>> as_number("inf"), as_number(3), as_number("3s"), as_number(True)
+    (inf, 3.0, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
-    return value if math.isfinite(value) else None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return None if math.isnan(number) else number

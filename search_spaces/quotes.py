@@ -11,7 +11,7 @@ import csv
 import io
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -26,7 +26,7 @@ from costmodel.errors import InputError, name_hint, name_list, shown
 from costmodel.units import MIB
 
 from . import bounds
-from .fields import FileSection, choice, faults_of, house_error, member, quantity
+from .fields import FileSection, choice, faults_of, member, quantity
 from .files import Fault, FaultsError, delimiter_of, read_text, shipped_text, shown_path
 from .quantities import Kind
 
@@ -68,11 +68,8 @@ class Quote(FileSection):
     def _catalog_name(cls, name: str, info: ValidationInfo) -> str:
         """The catalog's name, which the context looks up."""
         if not name:
-            raise house_error("is empty; name one that `pdplan gpus` lists")
-        try:
-            return str(cast(Callable[[str], str], info.context or str)(name))
-        except InputError as error:
-            raise house_error(str(error).removeprefix("accelerator ")) from None
+            raise InputError("is empty; name one that `pdplan gpus` lists")
+        return str(cast(Callable[[str], str], info.context or str)(name))
 
 
 @cache
@@ -181,23 +178,22 @@ def shipped_prices() -> Mapping[str, tuple[Price, ...]]:
     Where nobody quotes one on demand, it is that of the first other commitment times the median ratio of the two over
     all GPUs that have both, and is marked as assumed.
     """
-    prices_by_gpu = {name: prices_of(quotes) for name, quotes in shipped_quotes().items()}
-    return {
-        name: prices
-        if prices[0].basis is PriceBasis.ON_DEMAND
-        else (_on_demand(prices[0], prices_by_gpu.values()), *prices)
-        for name, prices in prices_by_gpu.items()
-    }
-
-
-def _on_demand(base_price: Price, price_lists: Iterable[Sequence[Price]]) -> Price:
-    """An on-demand price for want of a quote, made of a price on another basis."""
-    pairs = [({price.basis: price.usd_per_hour for price in prices}) for prices in price_lists if not prices[0].guessed]
-    on_demand = PriceBasis.ON_DEMAND
-    ratio = median(of[on_demand] / of[base_price.basis] for of in pairs if on_demand in of and base_price.basis in of)
-    usd = round(base_price.usd_per_hour * ratio, 4)
-    why = f"{base_price.source}, x {ratio:.2f}, the median ratio of on-demand to {base_price.basis_words} prices"
-    return Price(usd, usd, usd, base_price.quotes, Origin.ASSUMED, f"assumed on-demand price: {why}", base_price.date)
+    prices_by_gpu, usual = {name: prices_of(quotes) for name, quotes in shipped_quotes().items()}, PriceBasis.ON_DEMAND
+    by_basis = [
+        {price.basis: price.usd_per_hour for price in prices}
+        for prices in prices_by_gpu.values()
+        if not prices[0].guessed
+    ]
+    for name, prices in prices_by_gpu.items():
+        base = prices[0]
+        if base.basis is not usual:
+            ratio = median(usd[usual] / usd[base.basis] for usd in by_basis if {usual, base.basis} <= usd.keys())
+            usd = round(base.usd_per_hour * ratio, 4)
+            why = f"{base.source}, x {ratio:.2f}, the median ratio of on-demand to {base.basis_words} prices"
+            source = f"assumed on-demand price: {why}"
+            guess = Price(usd, usd, usd, base.quotes, Origin.ASSUMED, source, base.date)
+            prices_by_gpu[name] = (guess, *prices)
+    return prices_by_gpu
 
 
 def borrowed(price: Price, name: str) -> Price:

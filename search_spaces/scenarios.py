@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from costmodel.errors import InputError, UnknownNameError, name_list, shortened, shown
+from costmodel.errors import InputError, UnknownNameError, name_list, shortened, shown, value_of
 from costmodel.metric import METRICS, Metric
 
 from .bounds import LATENCIES, REQUEST_RATE
@@ -27,7 +27,7 @@ from .fields import section_of
 from .files import shipped_table
 from .loader import place_in, problem_of, set_value
 from .problem import Problem
-from .quantities import Kind, QuantityError, as_share, check_plain, parse
+from .quantities import Kind, QuantityError, as_number, as_share, check_plain, parse
 from .schema import WorkloadFile
 from .sources import parse_value
 
@@ -163,10 +163,8 @@ def _demand(load: Inputs, change: Callable[[float], float]) -> None:
 
 def _quantity(key: str, value: Any, kind: Kind) -> float:
     """A value in the base unit of its kind, which an earlier change of the scenario may have written as a text."""
-    try:
+    with value_of(key):
         return parse(value, kind)
-    except QuantityError as error:
-        raise InputError(f"{key}: {error}") from None
 
 
 def _prices(inputs: Inputs, _lever: str, _name: str, value: Any) -> None:
@@ -206,13 +204,8 @@ def _above(least: float, lever: str, value: Any, noun: str) -> float:
 
 def _share(value: Any) -> float | None:
     """A number, or a text such as 5%; None for anything else."""
-    if isinstance(value, bool):
-        return None
-    try:
-        share = as_share(value) if isinstance(value, str) else None
-        return float(value) if share is None else share
-    except (TypeError, ValueError, OverflowError):
-        return None
+    share = as_share(value) if isinstance(value, str) else None
+    return as_number(value) if share is None else share
 
 
 SETTERS: Mapping[str, Setter] = {
@@ -487,7 +480,10 @@ def changed(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Inputs:
         elif head in result or head in WorkloadFile.model_fields:  # a section that the file leaves out is begun
             set_value(result, key.split("."), value, key)
         else:
-            raise _unknown(inputs, key)
+            near = difflib.get_close_matches(key, [*LEVERS, *_paths(inputs)], n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            sentence = f"{shortened(key)} is not a value of the workload file{hint}; levers: {name_list(LEVERS)}"
+            raise InputError(sentence)
     return result
 
 
@@ -503,12 +499,6 @@ def _flat(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[tup
         for inner_key, inner_value in value.items():
             for_all = key == "slo" and inner_key not in classes
             yield from _flat(inputs, {inner_key if for_all else f"{key}.{inner_key}": inner_value})
-
-
-def _unknown(inputs: Mapping[str, Any], key_path: str) -> InputError:
-    near = difflib.get_close_matches(key_path, [*LEVERS, *_paths(inputs)], n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return InputError(f"{shortened(key_path)} is not a value of the workload file{hint}; levers: {name_list(LEVERS)}")
 
 
 def _paths(inputs: Mapping[str, Any], above: str = "") -> Iterator[str]:

@@ -40,7 +40,6 @@ from .fields import (
     checked_together,
     choice,
     count,
-    house_error,
     member,
     member_or_file,
     number,
@@ -73,14 +72,6 @@ class Context:
     sections: dict[str, Any]
 
 
-def _look_up(check: Callable[[str], object], name: str) -> str:
-    try:
-        check(name)
-    except InputError as error:
-        raise house_error(str(error).removeprefix("accelerator ").removeprefix("model ")) from None
-    return name
-
-
 _Accepted = Annotated[float, share(bounds.ACCEPTANCE)]
 
 
@@ -105,9 +96,9 @@ class SpeculationSection(FileSection):
     @model_validator(mode="after")
     def _has_acceptance(self) -> Self:
         if self.acceptance is None and self.method not in shipped_acceptance():
-            raise house_error(f"{self.method} needs acceptance, which depends on the prompts; such as acceptance: 0.5")
+            raise InputError(f"{self.method} needs acceptance, which depends on the prompts; such as acceptance: 0.5")
         if self.draft_model is not None and self.method is not Draft.EAGLE3:
-            raise house_error(f"draft_model belongs to eagle3; found method {self.method}")
+            raise InputError(f"draft_model belongs to eagle3; found method {self.method}")
         return self
 
     @property
@@ -139,7 +130,7 @@ class ModelSection(FileSection):
     @classmethod
     def _is_known(cls, name: str | None, info: ValidationInfo) -> str | None:
         if name is not None and isinstance(info.context, Context):
-            _look_up(info.context.check_model, name)
+            info.context.check_model(name)
         return name
 
 
@@ -188,7 +179,7 @@ class SloClass(SloLimits):
     def _above_ttft(cls, e2e: float | None, info: ValidationInfo) -> float | None:
         ttft = info.data.get("ttft")
         if e2e is not None and ttft is not None and e2e <= ttft:
-            raise house_error(
+            raise InputError(
                 f"{e2e:g} s is not above ttft {ttft:g} s, which leaves no time for a token after the first"
             )
         return e2e
@@ -261,8 +252,10 @@ class AcceleratorSection(FileSection):
     @classmethod
     def _is_known(cls, name: str, info: ValidationInfo) -> str:
         if "," in name:
-            raise house_error(f"{shown(name)} is not one name; write a list in brackets: [{name}]")
-        return _look_up(info.context.check_accelerator, name) if isinstance(info.context, Context) else name
+            raise InputError(f"{shown(name)} is not one name; write a list in brackets: [{name}]")
+        if isinstance(info.context, Context):
+            info.context.check_accelerator(name)
+        return name
 
     @classmethod
     def key_faults(cls, section: Mapping[str, Any]) -> Iterator[str]:
@@ -279,7 +272,7 @@ def _written_in_braces(value: object) -> object:
         and all(item is None for item in value.values())
         and not value.keys() & {*AcceleratorSection.model_fields}
     ):
-        raise house_error(f"is not a list; write it in brackets: [{shortened(', '.join(map(str, value)))}]")
+        raise InputError(f"is not a list; write it in brackets: [{shortened(', '.join(map(str, value)))}]")
     return value
 
 

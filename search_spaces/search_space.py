@@ -1,4 +1,4 @@
-"""The search space: presets and stated ranges, the degrees that a model allows, and one engine config asked for.
+"""The search space: presets and stated ranges, and the degrees that a model allows.
 
 A preset is a data file in `presets/`. Of its degrees, those that the model does not allow are left out;
 degrees that the user writes are checked in `checks` and refused instead.
@@ -7,23 +7,20 @@ degrees that the user writes are checked in `checks` and refused instead.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, ValidationInfo, field_validator
 
-from costmodel.engine import Parallelism, Role
-from costmodel.errors import InputError, name_list, nearest_name, shortened
+from costmodel.engine import Role
+from costmodel.errors import InputError
 from costmodel.transformer import DTYPE_BYTES, Transformer
 
 from . import bounds
-from .catalog import normalized_name
-from .enumeration import Shape, head_refusals
-from .fields import ONE_OR_MORE, FileSection, Reader, at_most, choice, count, house_error, member
+from .enumeration import head_refusals
+from .fields import ONE_OR_MORE, FileSection, Reader, at_most, choice, count, member
 from .files import shipped_table
-from .problem import Problem, SearchSpace
-from .sources import parse_value
+from .problem import SearchSpace
 
 WEIGHT_DTYPES = tuple(DTYPE_BYTES)
 SIXTEEN_BIT = dict.fromkeys(("fp16", "float16", "half", "bfloat16", "fp32", "float32"), "bf16")
@@ -44,7 +41,7 @@ class Span(FileSection):
     @classmethod
     def _not_below(cls, high: int, info: ValidationInfo) -> int:
         if high < info.data.get("low", 1):
-            raise house_error(f"{high} is below from {info.data['low']}")
+            raise InputError(f"{high} is below from {info.data['low']}")
         return high
 
 
@@ -55,7 +52,7 @@ def _within_bounds(limits: bounds.Bounds) -> AfterValidator:
         ends = (values.low, values.high) if isinstance(values, Span) else values
         beyond = next((value for value in ends if not limits.holds(value)), None)
         if beyond is not None:
-            raise house_error(f"{beyond} is out of range; {limits.sentence()}")
+            raise InputError(f"{beyond} is out of range; {limits.sentence()}")
         return values
 
     return AfterValidator(check)
@@ -121,7 +118,7 @@ class SearchSection(FileSection):
     @classmethod
     def _serve(cls, roles: list[Role]) -> list[Role]:
         if len(set(roles)) == 1 and Role.COLOCATED not in roles:
-            raise house_error(f"{roles[0]} alone cannot serve a request; add the other half, or colocated")
+            raise InputError(f"{roles[0]} alone cannot serve a request; add the other half, or colocated")
         return roles
 
 
@@ -209,98 +206,3 @@ RANGES: Mapping[str, Reader] = {
     "speculative_tokens": count(bounds.SPECULATIVE_TOKENS),
 }
 """Settings of an engine that the search has a range of values for, and how one is read."""
-SETTINGS: Mapping[str, Reader] = {"role": member(Role), **RANGES}
-"""Settings of an engine config on a command line (`gpu=H100,tp=4,role=decode`)."""
-SHORT = {"gpu": "accelerator"} | dict(zip(("tp", "pp", "ep", "dp"), DEGREES, strict=True))
-KEYS: Mapping[str, str] = SHORT | {name: name for name in ("accelerator", *SETTINGS)}
-"""What may be written, and the setting that it means."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """An engine config that somebody asks about.
-
-    offer: index into `Problem.offers`; stated: settings by the key of the search section, and its role. Degrees that
-    are not stated are 1. Precisions are then the model section's, or the first of the space if it lacks that, drafted
-    tokens as few as the space has, and anything else whatever the space has.
-    """
-
-    offer: int
-    stated: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-    @property
-    def role(self) -> Role | None:
-        """The role that is asked about; None: any of the space."""
-        return self.stated.get("role")
-
-    @property
-    def settings(self) -> dict[str, int | str]:
-        """The degrees, and the other settings that are stated, by the key of the search section."""
-        return dict.fromkeys(DEGREES, 1) | {name: value for name, value in self.stated.items() if name != "role"}
-
-    def shape(self, problem: Problem) -> Shape:
-        """The engine shape that is asked about."""
-        space = problem.full_space
-        weights = self.stated.get("weight_dtype") or _usual(problem.weight_dtype, space.weight_dtype)
-        cache = self.stated.get("kv_dtype") or _usual(problem.kv_dtype, space.kv_dtype)
-        split = Parallelism(*(self.stated.get(name, 1) for name in DEGREES))
-        drafted = self.stated.get("speculative_tokens", space.speculative_tokens[0])
-        return Shape(self.offer, split, weights, cache, drafted)
-
-    def assumed(self, problem: Problem) -> dict[str, int | str]:
-        """Settings that nobody stated, and what they are taken for."""
-        shape = self.shape(problem)
-        usual = dict.fromkeys(DEGREES, 1) | {"weight_dtype": shape.weight_dtype, "kv_dtype": shape.kv_dtype}
-        return {name: value for name, value in usual.items() if name not in self.stated}
-
-
-def _usual(own: str, choices: tuple[str, ...]) -> str:
-    return own if own in choices else choices[0]
-
-
-def parse_wanted(pairs: Mapping[str, str], problem: Problem) -> Wanted:
-    """Read the settings of one engine config; degrees that are left out are 1.
-
-    Raises InputError for all unknown settings and values, one a line, each with those that are allowed.
-    """
-    settings: dict[str, Any] = {}
-    faults: list[str] = []
-    for key, text in pairs.items():
-        try:
-            name = KEYS[choice(*KEYS).read(key)]
-            if name in settings:
-                raise InputError(f"states {name} twice")
-            settings[name] = None  # stated, whatever it is worth
-            settings[name] = _offer(text, problem) if name == "accelerator" else SETTINGS[name].read(parse_value(text))
-        except InputError as error:
-            faults.append(f"--config {key}={shortened(text)}: {error}")
-    if "accelerator" not in settings:
-        faults.append("--config names no accelerator; add gpu=NAME, such as gpu=H100")
-    if faults:
-        raise InputError("\n".join(faults))
-    return Wanted(settings.pop("accelerator"), settings)
-
-
-def _offer(name: str, problem: Problem) -> int:
-    names = [offer.accelerator.name for offer in problem.offers]
-    offers = {normalized_name(offer): index for index, offer in enumerate(names)}
-    if normalized_name(name) in offers:
-        return offers[normalized_name(name)]
-    near = nearest_name(name, names)
-    hint = f"; did you mean {near}?" if near else ""
-    raise InputError(f"is not among the accelerators of the workload file: {name_list(names)}{hint}")
-
-
-def with_wanted(problem: Problem, config: Wanted) -> tuple[Problem, dict[str, tuple[int | str, ...]]]:
-    """The problem with the wanted settings in its search space, and the ranges that they were not in."""
-    space = problem.full_space
-    settings = config.settings
-    missing = {name: getattr(space, name) for name, value in settings.items() if value not in getattr(space, name)}
-    wider = {
-        name: tuple(sorted({*values, settings[name]}, key=DTYPES[name].index if name in DTYPES else None))
-        for name, values in missing.items()
-    }
-    roles = space.roles if config.role is None else tuple(role for role in Role if role in {*space.roles, config.role})
-    gpus = max(space.max_gpus_per_engine, config.shape(problem).parallelism.gpus)
-    space_of: SearchSpace = replace(space, roles=roles, max_gpus_per_engine=gpus, **wider)
-    return replace(problem, space=space_of), missing

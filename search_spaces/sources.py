@@ -1,7 +1,7 @@
 """YAML and JSON of a user's file, read with care: each fault has its file, line, column and keys.
 
 Closed here: files too large, not UTF-8, empty or not a mapping; keys that stand twice; endless nesting. Of YAML: tabs,
-`no` meaning false, `1:30` meaning 90, `010` meaning 8, `1e12` meaning a text, alias bombs, tags. Of JSON: NaN and
+alias bombs, tags; words and numbers are those of YAML 1.2, so that `no` is no false, and `1:30` no 90. Of JSON: NaN and
 infinity, numbers of thousands of digits.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,8 @@ MAX_NODES = 100_000
 MAX_ALIASED_NODES = 10_000
 """Values that aliases may repeat, all together: far above any honest use, far below a bomb."""
 
-_TAG = "tag:yaml.org,2002:"
-_BARE_FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+\Z")
-"""YAML 1.1 wants a dot in a float, so 1e12 arrives as a text; here it is the number that it looks like."""
-_LONGEST_INT = 18
+_TEXT = "tag:yaml.org,2002:str"
+"""The tag of every value that has none of its own here."""
 
 
 def read_source(
@@ -102,6 +100,9 @@ class _Loader(yaml.SafeLoader):
             return super().compose_node(parent, index)
         finally:
             self.depth -= 1
+
+
+_Loader.yaml_implicit_resolvers = {}  # of YAML 1.1; `_plain` stands in their place
 
 
 def _compose(text: str, name: str, lines: tuple[str, ...]) -> yaml.Node | None:
@@ -180,7 +181,7 @@ class _Walker:
             position = _position(key_node.start_mark)
             key = _whole_characters(key_node.value) if isinstance(key_node, yaml.ScalarNode) else None
             place = (*path, str(key))
-            if key is None or key_node.tag == f"{_TAG}merge":
+            if key is None or key == "<<":
                 words = "'<<' (merging)" if key is not None else "a list or mapping"
                 self.faults.append(Fault(path, f"{words} cannot be a key here; write the keys out", position=position))
             elif key in positions:
@@ -194,14 +195,10 @@ class _Walker:
 
     def _scalar(self, node: yaml.Node, path: Keys) -> Any:
         text = _whole_characters(node.value)
-        plain = getattr(node, "style", None) is None
-        resolve = _RESOLVERS.get(node.tag.removeprefix(_TAG))
-        if resolve is None:
-            self.faults.append(Fault(path, f"the tag {shown(node.tag)} is not allowed; write the plain value"))
-            return text
-        value, sentence = resolve(text) if plain else (text, "")
-        if value in (math.inf, -math.inf) and any(map(str.isdigit, text)):
-            sentence = f"{shortened(text)} is larger than any number that is read here"
+        in_quotes = getattr(node, "style", None) is not None
+        value, sentence = (text, "") if in_quotes else _plain(text)
+        if node.tag != _TEXT:
+            value, sentence = text, f"the tag {shown(node.tag)} is not allowed; write the plain value"
         if sentence:
             self.faults.append(Fault(path, sentence))
         return value
@@ -212,66 +209,37 @@ def _whole_characters(text: str) -> str:
     return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _resolve_bool(text: str) -> tuple[Any, str]:
-    value = text.lower() in {"yes", "true", "on"}
-    if text.lower() in {"true", "false"}:
-        return value, ""
-    word = "true" if value else "false"
-    return value, f"{text} without quotes means {word} in YAML; write '{text}' in quotes if the word is meant"
-
-
-def _resolve_int(text: str) -> tuple[Any, str]:
-    digits = text.replace("_", "").lstrip("+-").lower()
-    if ":" in digits:
-        return 0, _sexagesimal(text)
-    if digits.startswith(("0x", "0b")):
-        value = -int(digits, 0) if text.startswith("-") else int(digits, 0)
-        return value if abs(value) < 10**_LONGEST_INT else float(value), ""
-    if len(digits) > 1 and digits.startswith("0"):
-        octal = shown(int(digits, 8))
-        return 0, f"{shortened(text)} means {octal} in YAML (octal); write the number without leading zeros"
-    if len(digits) > _LONGEST_INT:
-        return float(text.replace("_", "")), ""
-    return int(text.replace("_", "")), ""
-
-
-def _resolve_float(text: str) -> tuple[Any, str]:
-    if ":" in text:
-        return 0.0, _sexagesimal(text)
-    return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan")), ""
-
-
-def _sexagesimal(text: str) -> str:
-    value = 0.0
-    for digits in text.replace("_", "").lstrip("+-").split(":"):
-        value = 60 * value + float(digits)
-    value = -value if text.startswith("-") else value
-    return f"{shortened(text)} means {value:g} in YAML (base 60); write the number that is meant, with its unit if any"
-
-
-def _checked_tag(resolve: Callable[[str], tuple[Any, str]]) -> Callable[[str], tuple[Any, str]]:
-    """An explicit tag (!!int abc) can claim what the text is not."""
-
-    def guarded(text: str) -> tuple[Any, str]:
-        try:
-            return resolve(text)
-        except OverflowError:
-            return math.inf, ""
-        except ValueError:
-            return text, f"{shown(text)} is not what its tag says; write the plain value"
-
-    return guarded
-
-
-_RESOLVERS: Mapping[str, Callable[[str], tuple[Any, str]]] = {
-    "null": lambda _: (None, ""),
-    "bool": _resolve_bool,
-    "int": _checked_tag(_resolve_int),
-    "float": _checked_tag(_resolve_float),
-    "str": lambda text: (float(text) if _BARE_FLOAT.match(text) else text, ""),
-    "timestamp": lambda text: (text, ""),
-    "value": lambda text: (text, ""),
+_WORDS: Mapping[str, Any] = {
+    **dict.fromkeys(("", "~", "null")),
+    "true": True,
+    "false": False,
+    ".nan": math.nan,
+    **{f"{sign}.inf": float(f"{sign}inf") for sign in ("", "+", "-")},
 }
+_INTEGER = re.compile(r"[-+]?(?:0x[0-9a-f][0-9a-f_]{0,14}|0b[01][01_]*|[0-9][0-9_]*)", re.IGNORECASE)
+_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?")
+_LEADING_ZEROS = re.compile(r"[-+]?0[0-9_]+")
+_LONGEST_INT = 18
+
+
+def _plain(text: str) -> tuple[Any, str]:
+    """The value of a text without quotes, and what is wrong with it: no is a word, 1:30 a text, and 1e12 a number.
+
+    >>> [_plain(text)[0] for text in ("no", "1:30", "1e12", "1_000", "0x10", "~", "True")]
+    ['no', '1:30', 1000000000000.0, 1000, 16, None, True]
+    """
+    digits = text.replace("_", "")
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()], ""
+    if _LEADING_ZEROS.fullmatch(text):
+        return 0, f"{shortened(text)} has leading zeros; write the number without them"
+    if _INTEGER.fullmatch(text) and len(digits) <= _LONGEST_INT:
+        return int(digits, 0), ""
+    value = float(digits) if _FLOAT.fullmatch(text) else text
+    return value, f"{shortened(text)} is larger than any number that is read here" if value in _ENDLESS else ""
+
+
+_ENDLESS = (math.inf, -math.inf)
 
 
 _SPACE = re.compile(r"\s*")
@@ -339,33 +307,43 @@ class JsonText:
 
         constants: whether Infinity and NaN are numbers, as Python's own writer has them.
         """
+        value, end = self.first(constants=constants)
+        if end < len(self.text):
+            raise self._invalid(end, "extra data")
+        return value
+
+    def first(self, *, constants: bool = False) -> tuple[Any, int]:
+        """The value, and where the next one begins; InputError for a text that begins with none."""
         it = f"{self.clause}it " if self.clause else ""
-        read_constant = float if constants else int  # which refuses them all
+        decoder = json.JSONDecoder(
+            object_pairs_hook=unique_keys, parse_constant=float if constants else int
+        )  # or refuse
         try:
-            return json.loads(self.text, object_pairs_hook=unique_keys, parse_constant=read_constant)
+            value, end = decoder.raw_decode(self.text, after_space(self.text, self.start))
         except json.JSONDecodeError as error:
             if not self.text.strip():
                 raise InputError(f"{self.name}: {it}is empty") from error
-            reason = f"{error.msg[:1].lower()}{error.msg[1:]}"
-            raise self._error(error.pos, f"{it}is not valid JSON: {reason}") from error
+            raise self._invalid(error.pos, f"{error.msg[:1].lower()}{error.msg[1:]}") from error
         except TwiceError:
-            raise self.twice() from None
+            path, place = self._second_key()
+            sentence = Fault(path, "stands here again; keep one of them").told()
+            raise self._error(place, f"{self.clause}{sentence}") from None
         except RecursionError as error:
             raise InputError(f"{self.name}: {it}is nested too deeply") from error
         except ValueError as error:  # a word of JavaScript that JSON lacks, or an integer of thousands of digits
-            word = next((match for match in _CONSTANT.finditer(self.text) if match[1]), None)
+            word = next((match for match in _CONSTANT.finditer(self.text, self.start) if match[1]), None)
             if word is not None and not constants:
-                raise self._error(word.start(), f"{it}is not valid JSON: {word[1]} is not a number there") from None
+                raise self._invalid(word.start(), f"{word[1]} is not a number there") from None
             raise InputError(f"{self.name}: {it}is not valid JSON: a number has thousands of digits") from error
+        return value, after_space(self.text, end)
+
+    def _invalid(self, place: int, reason: str) -> InputError:
+        it = f"{self.clause}it " if self.clause else ""
+        return self._error(place, f"{it}is not valid JSON: {reason}")
 
     def error(self, sentence: str, path: Keys = ()) -> InputError:
         """The error of a value of valid JSON: file, line and column of it or of what it is missing in, and its keys."""
         return self._error(self._place(path), f"{self.clause}{Fault(path, sentence).told()}")
-
-    def twice(self) -> InputError:
-        """The error of a key that stands twice in one object."""
-        path, place = self._second_key()
-        return self._error(place, f"{self.clause}{Fault(path, 'stands here again; keep one of them').told()}")
 
     def line(self, path: Keys = ()) -> int:
         """The line where a value stands, counted from 1."""

@@ -27,6 +27,7 @@ from costmodel.errors import InputError, UnknownNameError, name_hint, name_list,
 from costmodel.units import MIB
 from costmodel.words import percentage
 
+from .bounds import TOKENS
 from .files import delimiter_of, kind_of_bytes, open_file, regular_size, shipped_table
 from .quantities import UNITS, Kind, finite_number
 from .sources import NESTED, TwiceError, json_kind, json_shown, unique_keys, value_at
@@ -39,7 +40,7 @@ MAX_BLANK_BYTES = 4 * MIB
 WANTED = "a trace file"
 ROWS_PER_CHUNK = 2**16
 """Rows that are parsed before they become arrays."""
-MAX_TOKENS = 2**24
+MAX_TOKENS = int(TOKENS.high)
 """Longest input or output that is believed [token]; more is another column or another unit."""
 MOST_DIGITS = 16
 """Of a whole number that 64 bits hold; longer ones are read as any other number."""

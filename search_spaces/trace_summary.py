@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -433,22 +434,17 @@ def workload_mapping(
 
 
 def workload_block(buckets: Buckets, **scalars: Any) -> dict[str, Any]:
-    """The `workload:` block of workload.yaml as plain data, around a histogram."""
-    rows = [{"isl": isl, "osl": osl, "share": share} for isl, osl, share in compact_rows(buckets)]
-    return {**scalars, "lengths": {"histogram": rows}}
+    """The `workload:` block of workload.yaml as plain data, around a histogram: lengths with two decimals.
 
-
-def compact_rows(buckets: Buckets) -> list[tuple[float, float, float]]:
-    """Return (isl, osl, share) rows to write down: lengths with two decimals, shares in whole millionths.
-
-    The sum of the shares is 1.
+    Shares are in whole millionths, which sum to 1.
     """
     units = whole_parts(buckets.share * _SHARE_UNITS)
-    return [
-        (round(float(isl), 2), round(float(osl), 2), int(unit) / _SHARE_UNITS)
+    rows = [
+        {"isl": round(float(isl), 2), "osl": round(float(osl), 2), "share": int(unit) / _SHARE_UNITS}
         for isl, osl, unit in zip(buckets.isl, buckets.osl, units, strict=True)
         if unit
     ]
+    return {**scalars, "lengths": {"histogram": rows}}
 
 
 def quantiles_of(times: TimeDistribution) -> dict[float, float]:
@@ -542,53 +538,42 @@ def is_session_trace(path: Path) -> bool:
 
 def read_sessions(path: Path, limit: int | None = None) -> SessionSummary:
     """Read the sessions of a trace, of its first `limit` lines."""
-    rows: dict[Any, list[tuple[float | None, float | None, float, float]]] = {}
     root: dict[Any, Any] = {}
-    whole = False
+    turns, last = Counter[Any](), dict[Any, tuple[float | None, float]]()
+    starts, pauses, user, answer = (list[float]() for _ in range(4))
+    answers_in = False
     for number, line in islice(read_lines(path), limit):
         where = f"{path}:{number}"
         row = parse_object(line, where)
         kind = _kind(row)
         if kind is None:
             raise InputError(f"{where}: the turn has no session_id or chat_id, but those above have")
-        whole = kind == "chat_id"
-        parent = row.get("parent_chat_id", -1) if whole else None
-        name = root.get(parent, row[kind]) if whole else row[kind]
+        whole = kind == "chat_id"  # the input of a turn is all that was before
+        name = root.get(row.get("parent_chat_id", -1), row[kind]) if whole else row[kind]
         root[row[kind]] = name
         time = _number(where, row, "timestamp", 1.0 if whole else MILLI)
         delay = _number(where, row, "delay", MILLI)
-        lengths = [_number(where, row, key, 1.0) for key in ("input_length", "output_length")]
-        if lengths[0] is None or lengths[1] is None:
+        isl, osl = (_number(where, row, key, 1.0) for key in ("input_length", "output_length"))
+        if isl is None or osl is None:
             raise InputError(f"{where}: a turn needs input_length and output_length")
-        rows.setdefault(name, []).append((time, delay, lengths[0], lengths[1]))
-    if not rows:
+        before, context = last.get(name, (None, 0.0))
+        if name not in last:
+            if time is None:
+                raise InputError(f"{where}: the first turn of every session needs a timestamp")
+            starts.append(time)
+        elif delay is not None:
+            pauses.append(delay)
+        elif time is not None and before is not None:
+            pauses.append(max(time - before, 0.0))
+            answers_in = True
+        turns[name] += 1
+        user.append(max(isl - context, 1.0) if whole else isl)
+        answer.append(osl)
+        last[name] = time, isl + osl
+    if not starts:
         raise InputError(f"{path}: the trace is empty: it has no turns")
-    return _summary(path, list(rows.values()), whole=whole)
-
-
-def _summary(
-    path: Path, sessions: list[list[tuple[float | None, float | None, float, float]]], *, whole: bool
-) -> SessionSummary:
-    """The turns of all sessions together; whole: the input of a turn is all that was before."""
-    starts, pauses, user, answer = [], [], [], []
-    answers_in = False
-    for turns in sessions:
-        if turns[0][0] is None:
-            raise InputError(f"{path}: the first turn of every session needs a timestamp")
-        starts.append(turns[0][0])
-        before = 0.0
-        for number, (time, delay, isl, osl) in enumerate(turns):
-            user.append(max(isl - before, 1.0) if whole else isl)
-            answer.append(osl)
-            before = isl + osl if whole else 0.0
-            last = turns[number - 1][0]
-            if number and delay is not None:
-                pauses.append(delay)
-            elif number and time is not None and last is not None:
-                pauses.append(max(time - last, 0.0))
-                answers_in = True
-    columns = (starts, [len(turns) for turns in sessions], pauses, user, answer)
-    begin, sizes, pause, new, out = (np.array(values, dtype=np.float64) for values in columns)
+    columns = (starts, [*turns.values()], pauses, user, answer)
+    begin, sizes, pause, new, out = (np.array(column, dtype=np.float64) for column in columns)
     return SessionSummary(str(path), begin, sizes, pause, new, out, answers_in)
 
 

@@ -18,29 +18,26 @@ from costmodel.errors import InfeasibleError, InputError
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.effort import Level
 from optimizer.loads.instance import Instance
-from optimizer.procurement.buying import BuyingPlan, buy, buy_at, buying_program, path_of
+from optimizer.procurement.buying import (
+    BuyingPlan,
+    ContractedGpus,
+    buy,
+    buy_at,
+    buying_program,
+    commitment_cost,
+    gpus_to_rent,
+    hourly_price,
+    least_use,
+    path_of,
+    payback_months,
+    rental,
+)
 from optimizer.procurement.levels import Levels, Option, SizedFleet, make_levels, option_within_limits, search_levels
 from optimizer.recommend.optimize import optimize
 from reports.answers.buying import buying_dict, buying_document, months_table, paths_table
 from reports.document import Column
 from reports.views import terminal_view
-from search_spaces.buying_terms import load_terms
-from search_spaces.contracts import (
-    HOURS_PER_MONTH,
-    Contract,
-    ContractedGpus,
-    DemandPath,
-    Forecast,
-    Spot,
-    Terms,
-    Tier,
-    commitment_cost,
-    gpus_to_rent,
-    hourly_price,
-    least_use,
-    payback_months,
-    rental,
-)
+from search_spaces.buying_terms import HOURS_PER_MONTH, Contract, DemandPath, Forecast, Spot, Terms, Tier, load_terms
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Billing, Constraints, Problem
 from tests.fleet_matrices import lp_text

@@ -27,7 +27,7 @@ from optimizer.search.search import evaluated
 from optimizer.search.settings import make_settings
 from optimizer.search.work import LATE_BY_STEPS, keeping_up, late_first_tokens
 from optimizer.verification.simulated_plan import judge
-from search_spaces.engines import ENGINES, load_engine_overhead
+from search_spaces.engines import ENGINES, load_serving_policy
 from search_spaces.enumeration import engine_config
 from search_spaces.problem import Constraints, SearchSpace
 from tests.optimizer_cases import EVERY_ROLE, instance_of, limit, model, offer, problem, slo, space, workload
@@ -250,7 +250,7 @@ def alone(instance: Instance, split: Parallelism) -> np.ndarray[tuple[int, ...],
     shape = next(one for one in instance.tables.shapes if one.parallelism == split)
     config = engine_config(given_, shape, Role.COLOCATED, 32, 8192)
     load = StepLoad.decode(np.ones(instance.flows.isl.size), instance.flows.mean_context)
-    return np.asarray(step_time_one(given_.model, config, load_engine_overhead(given_.engine), load).total[0])
+    return np.asarray(step_time_one(given_.model, config, load_serving_policy(given_.engine).overhead, load).total[0])
 
 
 @pytest.mark.parametrize("split", SPLITS)

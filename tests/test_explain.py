@@ -10,14 +10,13 @@ import pytest
 
 from costmodel.engine import Role
 from optimizer.loads.effort import Level
-from optimizer.recommend.explain import Explanation, explain_each
+from optimizer.recommend.explain import EngineQuery, Explanation, engine_query, explain_each, parse_query
 from optimizer.recommend.optimize import optimize
 from pdplan.cli import run
 from reports.answers.explanation import why_words
 from search_spaces.enumeration import RULES
 from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
-from search_spaces.search_space import Wanted, parse_wanted
 from tests.running import tiny
 
 
@@ -33,12 +32,12 @@ def problem(file: Path) -> Problem:
     return load_problem(file)
 
 
-def explained(problem: Problem, wanted: Wanted) -> Explanation:
-    return explain_each(problem, [wanted])[0]
+def explained(problem: Problem, config: EngineQuery) -> Explanation:
+    return explain_each(problem, [config])[0]
 
 
 def test_a_config_that_breaks_a_rule_is_out_with_the_reason(problem: Problem) -> None:
-    found = explained(problem, parse_wanted({"gpu": "H100", "tp": "3"}, problem))
+    found = explained(problem, parse_query({"gpu": "H100", "tp": "3"}, problem))
     refused = {one.rule: one.reason for one in found.rulings if one.reason}
     assert not found.feasible
     assert not found.standings
@@ -50,8 +49,8 @@ def test_the_best_config_ranks_first_and_costs_what_the_search_finds(problem: Pr
     plan = optimize(problem, level=Level.QUICK)
     pool = plan.pools[0]
     stated = {"tensor_parallel": pool.tensor_parallel, "role": Role(pool.role)}
-    wanted = Wanted(0 if pool.accelerator == "H100" else 1, stated)
-    (standing,) = explained(problem, wanted).standings
+    config = engine_query(problem, 0 if pool.accelerator == "H100" else 1, stated)
+    (standing,) = explained(problem, config).standings
     assert standing.rank == 1
     assert standing.cost == pytest.approx(plan.cost_usd_per_hour)
     assert standing.best == standing.cost
@@ -62,7 +61,7 @@ def test_ranks_agree_with_costs(problem: Problem) -> None:
     seen: dict[Role, list[tuple[int, float]]] = {}
     for offer in (0, 1):
         for tensor in (1, 2):
-            for one in explained(problem, Wanted(offer, {"tensor_parallel": tensor})).standings:
+            for one in explained(problem, engine_query(problem, offer, {"tensor_parallel": tensor})).standings:
                 if one.cost is not None and one.rank is not None and one.best is not None:
                     seen.setdefault(one.role, []).append((one.rank, one.cost))
                     assert one.cost >= one.best

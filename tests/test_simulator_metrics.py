@@ -43,7 +43,7 @@ from costmodel.simulator.run import simulate
 from costmodel.simulator.steps import cost_steps
 from costmodel.step import StepLoad, step_time, step_time_one
 from costmodel.workload import diurnal_arrivals, draw_lengths, gamma_arrivals, make_trace
-from search_spaces.engines import load_engine_memory, load_engine_overhead
+from search_spaces.engines import load_engine_memory, load_serving_policy
 from tests.optimizer_cases import accelerator
 from tests.simulator_cases import ONLY_PROMPTS, WORKING, colocated
 from tests.toy import llama_8b
@@ -162,7 +162,7 @@ def test_what_is_served_leaves_out_filling_and_emptying() -> None:
 
 def test_the_grid_follows_the_cost_model() -> None:
     """Largest error of a step within 1 %, mean within 0.2 %, on operating points between the nodes."""
-    model, host = llama_8b(), load_engine_overhead("vllm")
+    model, host = llama_8b(), load_serving_policy("vllm").overhead
     gpu, memory = accelerator("H100"), load_engine_memory("vllm")
     config = EngineConfig(gpu, Role.COLOCATED, Parallelism(tensor=2), "bf16", "bf16", 64, 1024, 8192, memory)
     steps = cost_steps(model, config, host)

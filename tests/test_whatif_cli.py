@@ -26,9 +26,8 @@ from optimizer.plans.plan import Status
 from optimizer.plans.records import OPTIMAL_GAP
 from optimizer.whatif.answer import Answer, ScenarioEffort
 from optimizer.whatif.solver import Sweep, Task, run_sweep
-from optimizer.whatif.workers import local_executor
+from optimizer.whatif.workers import Journal, local_executor
 from pdplan.cli import cli
-from search_spaces.files import Journal
 from search_spaces.scenarios import Scenario
 from tests.running import ROOT, THREE_GPUS
 

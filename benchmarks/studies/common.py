@@ -19,7 +19,7 @@ from costmodel.simulator.steps import cost_steps
 from costmodel.transformer import Transformer
 from costmodel.workload import Trace, gamma_arrivals, make_trace
 from search_spaces.catalog import load_catalog
-from search_spaces.engines import load_engine_memory, load_engine_overhead
+from search_spaces.engines import load_engine_memory, load_serving_policy
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
@@ -67,7 +67,7 @@ def engine_pool(
     config = EngineConfig(alone, role, split, "bf16", "bf16", seqs, budget, longest, memory, memory_fraction)
     blocks = int(kv_capacity_bytes(model, config) / (kv_bytes_per_token_per_gpu(model, config) * BLOCK))
     per_token = model.kv_bytes_per_token("bf16") / (split.gpus * link * TRANSFER_EFFICIENCY) if link else 0.0
-    host = load_engine_overhead("vllm")
+    host = load_serving_policy("vllm").overhead
     return SimulatedPool(
         role=role,
         steps=steps or cost_steps(model, config, host),

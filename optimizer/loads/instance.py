@@ -44,7 +44,7 @@ from costmodel.memory import (
 from costmodel.step import StepLoad, chunked_steps, step_time
 from costmodel.transformer import Transformer
 from search_spaces.engines import load_serving_policy
-from search_spaces.enumeration import Enumeration, Shape, end_of, engine_config, enumerate_shapes, partners
+from search_spaces.enumeration import Enumeration, Shape, end_of, engine_config, enumerate_shapes, refused_pair
 from search_spaces.problem import Problem
 from search_spaces.serving_error import error_table, interval_factors, step_interval, stratum_of
 
@@ -396,8 +396,8 @@ def hand_over(problem: Problem, shapes: Sequence[Shape]) -> tuple[BoolArray, Int
     """Which of S shapes can hand KV blocks to which: talks (S, S) and domain (S,), see `EngineTable`."""
     ends = [end_of(problem, shape) for shape in shapes]
     distinct = list(dict.fromkeys(ends))
-    takers = partners(problem, distinct)
-    between = np.array([[taker in takers[sender] for taker in distinct] for sender in distinct], dtype=np.bool_)
+    refusals = [[refused_pair(problem, sender, taker) for taker in distinct] for sender in distinct]
+    between = np.array([[ruling is None for ruling in row] for row in refusals], dtype=np.bool_)
     families = [(end.kv_domain, end.weight_dtype, end.kv_dtype, end.speculative_tokens) for end in distinct]
     family = np.array([sorted(set(families)).index(own) for own in families], dtype=np.int64)
     index = np.array([distinct.index(end) for end in ends], dtype=np.int64)

@@ -38,8 +38,8 @@ from costmodel.errors import UnknownNameError, shown
 from costmodel.metric import Metric, limits_of
 from costmodel.words import dollars
 from search_spaces.bounds import ROUTER_SPELLINGS, TARGET_SPELLINGS
-from search_spaces.fields import faults_of, house_error
-from search_spaces.files import Keys, decoded
+from search_spaces.fields import faults_of
+from search_spaces.files import Fault, FaultsError, Keys, decoded
 from search_spaces.sources import JsonText, json_kind, json_shown
 
 from .records import (
@@ -447,7 +447,7 @@ class Plan(Record):
     def _agree(self) -> Self:
         """Check what no single field can tell."""
         for path, sentence in self._faults():
-            raise house_error(sentence, path)
+            raise FaultsError(Fault(path, sentence))
         return self
 
 

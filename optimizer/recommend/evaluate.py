@@ -32,7 +32,7 @@ from optimizer.verification.bench import Bench, Verdict, confirmed, make_bench, 
 from optimizer.verification.judge import Judgement
 from optimizer.verification.record import as_simulated, judged_fleet
 from optimizer.verification.verify import SearchResult
-from search_spaces.contracts import HOURS_PER_MONTH
+from search_spaces.buying_terms import HOURS_PER_MONTH
 from search_spaces.fields import member
 from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.problem import Goal, Problem

@@ -7,15 +7,15 @@ the cheapest fleet without it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
 
 from costmodel.arrays import BoolArray
-from costmodel.engine import Role
-from costmodel.errors import InputError
+from costmodel.engine import Parallelism, Role
+from costmodel.errors import InputError, name_list, nearest_name, shortened
 from costmodel.words import dearer
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.evaluate import evaluate, utilization
@@ -37,9 +37,20 @@ from optimizer.plans.records import ROUNDING, EnginePool
 from optimizer.search.bound import check_floors, check_shapes
 from optimizer.search.search import FleetSearch, Picks, cheapest_held, evaluated
 from optimizer.search.settings import EngineSettings, make_settings
-from search_spaces.enumeration import HAND_OVER_RULES, RULES, end_of, enumerate_shapes, hand_over_refusals, refusals
+from search_spaces.catalog import normalized_name
+from search_spaces.enumeration import (
+    HAND_OVER_RULES,
+    RULES,
+    Shape,
+    end_of,
+    enumerate_shapes,
+    hand_over_refusals,
+    refusals,
+)
+from search_spaces.fields import Reader, choice, member
 from search_spaces.problem import Goal, Offer, Problem, SearchSpace
-from search_spaces.search_space import Wanted, with_wanted
+from search_spaces.search_space import DEGREES, DTYPES, RANGES
+from search_spaces.sources import parse_value
 
 from .changed_problem import by_formula
 
@@ -48,6 +59,77 @@ PARTNERS = {PREFILL: (PREFILL, DECODE), DECODE: (PREFILL, DECODE), COLOCATED: (C
 
 FEATURES: Final = ("chunked prefill", "batching", "disaggregation")
 """Features that are turned off, one at a time, to see what they save."""
+
+
+SETTINGS: Mapping[str, Reader] = {"role": member(Role), **RANGES}
+"""Settings of an engine config on a command line (`gpu=H100,tp=4,role=decode`)."""
+SHORT = {"gpu": "accelerator"} | dict(zip(("tp", "pp", "ep", "dp"), DEGREES, strict=True))
+KEYS: Mapping[str, str] = SHORT | {name: name for name in ("accelerator", *SETTINGS)}
+"""What may be written, and the setting that it means."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineQuery:
+    """An engine config that somebody asks about.
+
+    stated: settings by the key of the search section, and its role; assumed: what the others are taken for. Degrees are
+    1, precisions the model section's, or the first of the space if it lacks that, drafted tokens as few as the space
+    has, and anything else whatever the space has.
+    """
+
+    shape: Shape
+    stated: Mapping[str, Any] = field(hash=False)
+    assumed: Mapping[str, int | str] = field(hash=False)
+
+    @property
+    def role(self) -> Role | None:
+        """The role that is asked about; None: any of the space."""
+        return self.stated.get("role")
+
+
+def engine_query(problem: Problem, offer: int, stated: Mapping[str, Any]) -> EngineQuery:
+    """The config of an offer, by its number in the problem, with these settings."""
+    space, usual = problem.full_space, dict[str, Any](dict.fromkeys(DEGREES, 1))
+    for name in DTYPES:
+        own, choices = getattr(problem, name), getattr(space, name)
+        usual[name] = own if own in choices else choices[0]
+    settings = {"speculative_tokens": space.speculative_tokens[0], **usual, **stated}
+    split = Parallelism(*(settings[name] for name in DEGREES))
+    shape = Shape(offer, split, *(settings[name] for name in (*DTYPES, "speculative_tokens")))
+    return EngineQuery(shape, stated, {name: value for name, value in usual.items() if name not in stated})
+
+
+def parse_query(pairs: Mapping[str, str], problem: Problem) -> EngineQuery:
+    """Read the settings of one engine config; degrees that are left out are 1.
+
+    Raises InputError for all unknown settings and values, one a line, each with those that are allowed.
+    """
+    settings: dict[str, Any] = {}
+    faults: list[str] = []
+    for key, text in pairs.items():
+        try:
+            name = KEYS[choice(*KEYS).read(key)]
+            if name in settings:
+                raise InputError(f"states {name} twice")
+            settings[name] = None  # stated, whatever it is worth
+            settings[name] = _offer(text, problem) if name == "accelerator" else SETTINGS[name].read(parse_value(text))
+        except InputError as error:
+            faults.append(f"--config {key}={shortened(text)}: {error}")
+    if "accelerator" not in settings:
+        faults.append("--config names no accelerator; add gpu=NAME, such as gpu=H100")
+    if faults:
+        raise InputError("\n".join(faults))
+    return engine_query(problem, settings.pop("accelerator"), settings)
+
+
+def _offer(name: str, problem: Problem) -> int:
+    names = [offer.accelerator.name for offer in problem.offers]
+    offers = {normalized_name(offer): index for index, offer in enumerate(names)}
+    if normalized_name(name) in offers:
+        return offers[normalized_name(name)]
+    near = nearest_name(name, names)
+    hint = f"; did you mean {near}?" if near else ""
+    raise InputError(f"is not among the accelerators of the workload file: {name_list(names)}{hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +158,7 @@ class Standing:
     binding: Resource | None
     used: float | None
     search: FleetSearch
-    config: Wanted
+    config: EngineQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +184,7 @@ class Explanation:
         return min((row.cost for row in self.standings if row.cost is not None), default=np.inf)
 
 
-def explain_each(problem: Problem, configs: Sequence[Wanted]) -> list[Explanation]:
+def explain_each(problem: Problem, configs: Sequence[EngineQuery]) -> list[Explanation]:
     """Check configs against every rule, and rank each feasible one by the cheapest fleet that has it.
 
     Settings outside the search space are tried all the same, and named; a search space is priced once, for all configs
@@ -112,9 +194,9 @@ def explain_each(problem: Problem, configs: Sequence[Wanted]) -> list[Explanatio
     return [_explain(problem, config, searches) for config in configs]
 
 
-def _explain(problem: Problem, config: Wanted, searches: dict[SearchSpace, FleetSearch]) -> Explanation:
-    wider, unsearched_settings = with_wanted(problem, config)
-    offer, shape = wider.offers[config.offer], config.shape(wider)
+def _explain(problem: Problem, config: EngineQuery, searches: dict[SearchSpace, FleetSearch]) -> Explanation:
+    wider, unsearched_settings = _with_config_searched(problem, config)
+    offer, shape = wider.offers[config.shape.offer], config.shape
     reasons = dict(refusals(wider, shape))
     rulings = tuple(Ruling(name, reasons.get(name)) for name in RULES)
     if any(ruling.reason is not None for ruling in rulings):
@@ -126,19 +208,33 @@ def _explain(problem: Problem, config: Wanted, searches: dict[SearchSpace, Fleet
     return Explanation(offer, rulings, unsearched_settings, standings)
 
 
-def explain_pair(problem: Problem, prefill: Wanted, decode: Wanted) -> tuple[Ruling, ...]:
+def _with_config_searched(problem: Problem, config: EngineQuery) -> tuple[Problem, dict[str, tuple[int | str, ...]]]:
+    """The problem with the wanted settings in its search space, and the ranges that they were not in."""
+    space = problem.full_space
+    settings = dict.fromkeys(DEGREES, 1) | {name: value for name, value in config.stated.items() if name != "role"}
+    missing = {name: getattr(space, name) for name, value in settings.items() if value not in getattr(space, name)}
+    wider = {
+        name: tuple(sorted({*values, settings[name]}, key=DTYPES[name].index if name in DTYPES else None))
+        for name, values in missing.items()
+    }
+    roles = space.roles if config.role is None else tuple(role for role in Role if role in {*space.roles, config.role})
+    gpus = max(space.max_gpus_per_engine, config.shape.parallelism.gpus)
+    return replace(problem, space=replace(space, roles=roles, max_gpus_per_engine=gpus, **wider)), missing
+
+
+def explain_pair(problem: Problem, prefill: EngineQuery, decode: EngineQuery) -> tuple[Ruling, ...]:
     """The verdict of every hand-over rule on a prefill and a decode config."""
-    ends = [end_of(problem, config.shape(problem)) for config in (prefill, decode)]
+    ends = [end_of(problem, config.shape) for config in (prefill, decode)]
     refusals = dict(hand_over_refusals(problem, *ends))
     return tuple(Ruling(name, refusals.get(name)) for name in HAND_OVER_RULES)
 
 
-def _standing(space: FleetSearch, config: Wanted, role: Role) -> Standing:
+def _standing(space: FleetSearch, config: EngineQuery, role: Role) -> Standing:
     """The rank of the config among the engines of one role."""
     instance, number = space.instance, ROLES.index(role)
     in_role = space.settings.role == number
     engines = np.unique(space.settings.shape[in_role])
-    rivals = engines[engines != instance.tables.shapes.index(config.shape(instance.problem))]
+    rivals = engines[engines != instance.tables.shapes.index(config.shape)]
     best = _cheapest_with(space, in_role, role)
     own = FleetSearch.of(instance, _with_config(instance, config, number))
     cheapest = _cheapest_with(own, own.settings.role == number, role)
@@ -154,10 +250,10 @@ def _standing(space: FleetSearch, config: Wanted, role: Role) -> Standing:
     return Standing(role, cost, pools, rank, rivals.size + 1, least, binding, used, own, config)
 
 
-def _with_config(instance: Instance, config: Wanted, role: int) -> EngineSettings:
+def _with_config(instance: Instance, config: EngineQuery, role: int) -> EngineSettings:
     """The settings of a config in a role, and those of every possible partner."""
     tables, settings = instance.tables, make_settings(instance, every_limit=True)
-    shape = tables.shapes.index(config.shape(instance.problem))
+    shape = tables.shapes.index(config.shape)
     own = (settings.shape == shape) & (settings.role == role)
     seqs, chunk = (config.stated.get(name) for name in ("max_num_seqs", "max_num_batched_tokens"))
     if seqs is not None and role != PREFILL:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from costmodel.errors import InputError
+from costmodel.errors import value_of
 from costmodel.simulator.run import prepare
 from costmodel.words import dollars
 from optimizer.fleets.build_plan import binding, build_plan, provenance
@@ -162,10 +162,8 @@ def optimize(
 
 def _option(name: str, reader: Reader, value: object) -> Any:
     """Read an option as the command line does; an InputError names the option."""
-    try:
+    with value_of(name):
         return reader.read(value)
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from None
 
 
 # --- the stages -----------------------------------------------------------------------------------------------------

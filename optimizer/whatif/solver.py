@@ -51,11 +51,11 @@ from optimizer.search.search import (
     without_prices,
 )
 from optimizer.verification.bench import look
-from search_spaces.files import Journal
 from search_spaces.problem import Goal, Pools, Problem
 from search_spaces.scenarios import Scenario, SweepAxis, grid, lever_of, scenario_problem
 
 from .answer import Answer, Case, ScenarioAnswer, ScenarioEffort, nothing, unproven
+from .workers import Journal
 
 DEMANDS_KEPT = 6
 """Demands whose engine table and search are kept: they are large, and scenarios come back to few of them."""

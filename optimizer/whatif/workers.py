@@ -1,7 +1,9 @@
-"""Workers that solve the scenarios of a sweep: processes on this machine, or a Dask cluster."""
+"""Workers that solve the scenarios of a sweep: processes on this machine, or a Dask cluster; and its journal."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import multiprocessing
 import os
 import signal
@@ -9,8 +11,13 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from costmodel.errors import InputError
+from costmodel.units import MIB
+from search_spaces.files import open_file, shown_path
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Read by libraries as they start: a worker for each core needs no threads beside it."""
@@ -107,3 +114,84 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
 def all_cores() -> int:
     """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+JOURNAL_SCHEMA = "pdplan.sweep/4"
+DIGEST = "sha256"
+"""Last key of every row of a journal."""
+NO_JOURNAL = "is no journal of a sweep, and is left as it is"
+LONGEST_HEADER = MIB
+"""A file whose first line is longer is no journal [byte]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The file from which an interrupted sweep resumes: a JSON line per row; key: digest of all that rows depend on.
+
+    Each line ends with a digest of itself and of the key, so that one that was damaged, changed or taken from elsewhere
+    is refused.
+    """
+
+    path: Path
+    key: str
+
+    @property
+    def where(self) -> str:
+        """The file as a message names it."""
+        return shown_path(self.path)
+
+    @property
+    def _header(self) -> bytes:
+        return json.dumps({"schema": JOURNAL_SCHEMA, "key": self.key}).encode() + b"\n"
+
+    def begin(self) -> dict[int, dict[str, Any]]:
+        """Make the file, or cut off an unfinished last line; return the finished rows by number.
+
+        Raises InputError for a file that is no journal, for that of another sweep, and for a row that is damaged.
+        """
+        rows, whole = dict[int, dict[str, Any]](), len(self._header)
+        try:
+            if not os.path.lexists(self.path):
+                self.path.write_bytes(self._header)
+                return rows
+            with open_file(self.path, "a journal of a sweep") as stream:
+                header = stream.readline(LONGEST_HEADER)
+                if header != self._header:
+                    is_alike = header.startswith(b'{"schema": "pdplan.sweep/') and header.endswith(b"}\n")
+                    fault = "holds another sweep (other inputs, scenarios or version)" if is_alike else NO_JOURNAL
+                    raise InputError(f"{self.where} {fault}; choose another file")
+                for number, line in enumerate(stream, start=2):
+                    if line.endswith(b"\n"):
+                        row = self._row(line, number)
+                        rows[row["number"]] = row
+                        whole += len(line)
+            os.truncate(self.path, whole)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        return rows
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Append a line; earlier lines are never touched."""
+        try:
+            with self.path.open("ab", buffering=0) as file:
+                file.write(json.dumps({**row, DIGEST: self._digest(row)}).encode() + b"\n")
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _row(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            row: dict[str, Any] = json.loads(line)
+            digest = row.pop(DIGEST)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            row, digest = {}, ""
+        if digest != self._digest(row):
+            raise InputError(f"{self.where}:{number}: is damaged; remove the line, and its scenario is solved again")
+        return row
+
+    def _digest(self, row: dict[str, Any]) -> str:
+        return hashlib.sha256(f"{self.key} {json.dumps(row)}".encode()).hexdigest()
+
+    def _unwritable(self, error: OSError) -> InputError:
+        return InputError(
+            f"{self.where} cannot be written: {error.strerror}; the same command goes on from the rows that are in it"
+        )

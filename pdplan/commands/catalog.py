@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.accelerator import PriceBasis
-from costmodel.errors import InputError
+from costmodel.errors import InputError, value_of
 from costmodel.units import GIB, GIGA, MICRO, TERA
 from costmodel.words import listed, plural
 from pdplan.console import Console
 from pdplan.exits import ExitCode
 from pdplan.files import check_files
-from pdplan.options import PATH, Prices, catalog_option, force_option, json_option, value_of, with_console
+from pdplan.options import PATH, Prices, catalog_option, force_option, json_option, with_console
 from reports.document import Column, Document, Facts, Section, said, table_of
 from reports.numbers import MISSING, count, duration, hourly, money, percent, si, signed_percent, significant
 

@@ -299,14 +299,13 @@ def explain(
     from itertools import product
 
     from costmodel.engine import Role
-    from optimizer.recommend.explain import explain_each, explain_pair
+    from optimizer.recommend.explain import explain_each, explain_pair, parse_query
     from reports.answers.explanation import explanation_dict, explanation_document, pair_dict
     from search_spaces.loader import load_problem
-    from search_spaces.search_space import parse_wanted
 
     problem = load_problem(file, overrides=parse_settings(options["settings"], prices=prices))
-    candidates = collected(configs, lambda config: parse_wanted(pairs(config, "--config", "gpu=H100,tp=4"), problem))
-    assumptions = [candidate.assumed(problem) for candidate in candidates]
+    candidates = collected(configs, lambda config: parse_query(pairs(config, "--config", "gpu=H100,tp=4"), problem))
+    assumptions = [candidate.assumed for candidate in candidates]
     explanations = list(zip(configs, assumptions, explain_each(problem, candidates), strict=True))
     ends = [
         [(config, candidate) for config, candidate in zip(configs, candidates, strict=True) if candidate.role is role]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, value_of
 from costmodel.units import GIB
 from costmodel.words import join_words, plural
 from pdplan.console import Console
@@ -25,7 +25,6 @@ from pdplan.options import (
     prices_option,
     replica_options,
     share_within,
-    value_of,
     weight_dtype_option,
     whole,
     with_console,
@@ -86,13 +85,13 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     what binds.
     """
     from costmodel.estimate import estimate as predict
-    from search_spaces.engines import engine_name, load_engine_overhead
+    from search_spaces.engines import engine_name, load_serving_policy
 
     with value_of("--engine"):
         flags = Flags(**options | {"engine": engine_name(options["engine"])})
     problem = _problem(flags)
     config = _config(problem, flags)
-    overhead = load_engine_overhead(flags.engine, problem.engine_changes)
+    overhead = load_serving_policy(flags.engine, problem.engine_changes).overhead
     prediction = predict(problem.model, config, overhead, flags.isl, flags.osl, batch=flags.batch)
     as_value = estimate_dict(problem.model, config, flags, prediction, problem.offers[0])
     console.show(as_value if as_json else _page(as_value))

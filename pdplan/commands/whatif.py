@@ -204,8 +204,7 @@ def swept(
 ) -> list[ScenarioAnswer]:
     """All answers of a sweep, from this machine's cores or from a cluster, with a progress bar."""
     from optimizer.whatif.solver import run_sweep
-    from optimizer.whatif.workers import all_cores, dask_executor, local_executor
-    from search_spaces.files import Journal
+    from optimizer.whatif.workers import Journal, all_cores, dask_executor, local_executor
 
     log = None if journal is None else Journal(journal, sweep.key)
     workers = min(jobs or all_cores(), len(sweep.scenarios))

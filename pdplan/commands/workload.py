@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from costmodel.errors import InputError
+from costmodel.errors import InputError, value_of
 from pdplan.console import Console
 from pdplan.files import check_files
 from pdplan.options import (
@@ -21,7 +21,6 @@ from pdplan.options import (
     json_option,
     pairs,
     per_second,
-    value_of,
     whole,
     with_console,
 )

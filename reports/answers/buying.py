@@ -12,7 +12,15 @@ from costmodel.units import KILO
 from costmodel.words import join_words, plural
 from optimizer.fleets.error_bars import limits_by_use
 from optimizer.plans.records import engine_counts, pool_records
-from optimizer.procurement.buying import BuyingPlan
+from optimizer.procurement.buying import (
+    BuyingPlan,
+    ContractedGpus,
+    commitment_cost,
+    gpus_to_rent,
+    hourly_price,
+    least_use,
+    payback_months,
+)
 from reports.charts import Axis, draw_stacks, round_steps
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.fleets import fleet_line
@@ -28,16 +36,7 @@ from reports.numbers import (
     significant,
     whole_dollars,
 )
-from search_spaces.contracts import (
-    Contract,
-    ContractedGpus,
-    Tier,
-    commitment_cost,
-    gpus_to_rent,
-    hourly_price,
-    least_use,
-    payback_months,
-)
+from search_spaces.buying_terms import Contract, Tier
 
 REFUTED: Final = 3
 """Refuted fleets that sentences tell of; the JSON document has all of them."""

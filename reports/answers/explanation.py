@@ -11,7 +11,7 @@ from costmodel.engine import Role
 from costmodel.words import dearer, dollars, join_words, percentage
 from optimizer.loads.instance import ROLES, Instance
 from optimizer.plans.records import ROUNDING, pool_records
-from optimizer.recommend.explain import Explanation, Ruling, Standing
+from optimizer.recommend.explain import EngineQuery, Explanation, Ruling, Standing
 from optimizer.search.search import FleetSearch
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.fleets import fleet_line
@@ -19,7 +19,6 @@ from reports.limits import constraint_words
 from reports.numbers import hourly
 from reports.text import capital
 from search_spaces.enumeration import pair_refusal
-from search_spaces.search_space import Wanted
 
 Explained = tuple[str, Mapping[str, int | str], Explanation]
 """A config, the settings that it leaves open, and what was found."""
@@ -169,11 +168,11 @@ def why_words(standing: Standing) -> str:
     return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"
 
 
-def _why_none(space: FleetSearch, config: Wanted, role: Role) -> str:
+def _why_none(space: FleetSearch, config: EngineQuery, role: Role) -> str:
     """Why no fleet of one or two pools with the config holds; space: its settings, and its possible partners."""
     instance, tables, flows = space.instance, space.instance.tables, space.instance.flows
     own = np.flatnonzero(space.settings.role == ROLES.index(role))
-    shape = tables.shapes.index(config.shape(instance.problem))
+    shape = tables.shapes.index(config.shape)
     step, limit = float(tables.decode_base[shape].min()), float(flows.tpot.max())
     if not own.size:
         partners = tables.talks[shape] if role is Role.PREFILL else tables.talks[:, shape]
@@ -197,10 +196,10 @@ def _why_none(space: FleetSearch, config: Wanted, role: Role) -> str:
     return f"no fleet with it serves the whole demand within {limit_words}"
 
 
-def _why_unsearched(instance: Instance, config: Wanted) -> str:
+def _why_unsearched(instance: Instance, config: EngineQuery) -> str:
     """Why an engine is in no fleet that no rule refuses, and that has partners and short enough steps."""
     tables, budget = instance.tables, instance.problem.constraints.budget
-    shape = tables.shapes.index(config.shape(instance.problem))
+    shape = tables.shapes.index(config.shape)
     price, chunk = float(tables.usd_per_hour[shape]), config.stated.get("max_num_batched_tokens")
     if budget is not None and price > budget:
         return f"one engine of it costs {dollars(price)}/h, over the budget of {dollars(budget)}/h"

@@ -25,7 +25,7 @@ from optimizer.plans.plan import Plan, Pool
 from reports.deploy.deployment import TEMPLATE_TOKENS, engine_version, fact
 from reports.numbers import is_number
 from reports.question import arrivals, engine_title, slo_classes
-from search_spaces.engines import load_engine_overhead
+from search_spaces.engines import load_serving_policy
 from search_spaces.enumeration import Shape, block_tokens, engine_config
 from search_spaces.hf_config import ContextScaling, check_limits, context_scaling, rope_parameters
 from search_spaces.models import CONFIG_FILE, known_names, load_model, read_config, served_checkpoint
@@ -106,7 +106,7 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         classes=classes_of(plan),
         own_context=problem.model.max_position,
         model=problem.model,
-        overhead=load_engine_overhead(problem.engine, problem.engine_changes),
+        overhead=load_serving_policy(problem.engine, problem.engine_changes).overhead,
     )
     return with_context(deployment, plan, base)
 
@@ -237,7 +237,7 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
     used = pool.operating_point.utilization
     rate = 0.0  # at which an engine prefills in full chunks, on all of its ranks [token/s]
     if config.role is not Role.DECODE:
-        overhead = load_engine_overhead(problem.engine, problem.engine_changes)
+        overhead = load_serving_policy(problem.engine, problem.engine_changes).overhead
         engines = engine_arrays(problem.model, [config], overhead)
         chunk = float(min(config.max_num_batched_tokens // config.parallelism.data, config.max_model_len))
         rate = chunk / prompt_seconds(problem.model, config, engines, chunk)

@@ -317,7 +317,7 @@ def checked_directory(plan: Plan, directory: Path, target: str | None = None) ->
 def _text(path: Path) -> str:
     try:
         return read_file(path, LARGEST_LISTED).decode("utf-8")
-    except ValueError as error:
+    except UnicodeDecodeError as error:
         raise InputError(f"{shown_path(path)} is not UTF-8 text") from error
 
 

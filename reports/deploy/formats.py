@@ -181,6 +181,8 @@ def load_documents(path: str, text: str) -> list[Any]:
         for node in yaml.compose_all(text, Loader=_LOADER):
             _refuse_twice(path, node)
         documents = list(yaml.load_all(text, Loader=_LOADER))
+    except InputError:
+        raise
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a number or date that is none
         raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     return [document for document in documents if document is not None]
