@@ -53,7 +53,7 @@ KEPT = 6000
 """Sizes of the caches of pool states and of mean engines. Searches evaluate the same pool and load many times,
 scenarios share most of them, and pools that differ only in their batch limit share a mean engine."""
 
-USUAL_ROUNDS, SETTLED = 50, 1e-6
+USUAL_ROUNDS, SETTLED = 50, 1e-9
 """Rounds of the fixed point of a batch within which nearly all converge, and the relative change between two of them
 below which one has converged [1]."""
 
