@@ -364,11 +364,11 @@ def _path(value: object, wanted: str) -> Path:
 
 def _stated(settings: Mapping[str, Any] | None, flags: Mapping[str, Any]) -> dict[str, Any]:
     """The values that override those of a file, by dotted path."""
-    stated = {} if settings is None else settings
-    if not isinstance(stated, Mapping) or not all(isinstance(key, str) for key in stated):
+    values = {} if settings is None else settings
+    if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
         raise InputError('settings: give values by dotted path, such as {"workload.request_rate": "5/s"}')
     flags = {name: value for name, value in flags.items() if value is not None}
-    return {name: _plain(value) for name, value in {**stated, **flags}.items()}
+    return {name: _plain(value) for name, value in {**values, **flags}.items()}
 
 
 def _plain(value: Any) -> Any:

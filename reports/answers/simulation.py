@@ -304,12 +304,12 @@ def _rates(simulation: Simulated) -> Section:
     ]
     sentence = f"Goodput: none; the fleet misses an SLO even at {rate(goodput.fails)}."
     if goodput.rate > 0.0:
-        plan, stated = simulation.plan, simulation.plan.goodput_rps
-        is_less = plan.simulated and is_number(stated) and stated < goodput.rate * (1.0 - goodput.tolerance)
+        plan, own_rate = simulation.plan, simulation.plan.goodput_rps
+        is_less = plan.simulated and is_number(own_rate) and own_rate < goodput.rate * (1.0 - goodput.tolerance)
         burst = ", at which the fleet also recovers from a burst that fills its KV memory" if is_less else ""
         sentence = (
             f"Goodput: {rate(goodput.rate)}, exact to {percent(goodput.tolerance)}. Up to it the lower end of the 95 % "
-            f"interval reaches the goal. The plan states {rate(stated)}{burst}."
+            f"interval reaches the goal. The plan states {rate(own_rate)}{burst}."
         )
     return Section(
         "Goodput" if curve is None else "Latency and throughput",
