@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 File = str | PathLike[str]
 Progress = Callable[[str, float], None]
+A_FLEET = "a plan or a fleet; give the name of its file, a Plan, or what load_fleet returned"
 FOUND, FOUND_ALL = 0.9, 0.6
 """Shares of the work that are done once the fleet is found, before prices, or all levers, are moved."""
 
@@ -113,12 +114,16 @@ def evaluate(
     effort: of the search for the cheapest fleet, "none" for no search. confidence, settings: override the workload's.
     base: folder of the files that a plan names.
     """
+    from optimizer.plans.plan import Plan
     from optimizer.recommend.evaluate import evaluate_fleet
+    from search_spaces.fleet_file import StatedFleet
 
     overrides = _stated(settings, {"confidence": confidence})
-    if isinstance(fleet, str | PathLike):
-        base = base or Path(fleet).parent
-        fleet = stated_fleet(Path(fleet), None if workload is None else Path(workload), overrides)
+    if not isinstance(fleet, StatedFleet | Plan):
+        base = base or _path(fleet, A_FLEET).parent
+        fleet = stated_fleet(
+            _path(fleet, A_FLEET), None if workload is None else _path(workload, "a workload"), overrides
+        )
     elif overrides or workload is not None:
         raise InputError("workload, settings and confidence are for the name of a fleet file, which they change")
     return evaluate_fleet(fleet, progress, level=None if effort == "none" else effort, base=base or Path())
@@ -148,17 +153,19 @@ def simulate(
     """
     from costmodel.simulator.run import prepare
     from optimizer.verification.simulated_plan import PLANNED, SimulationRequest, simulate_plan
-    from search_spaces.fields import count, member, quantity, share
+    from search_spaces.fields import Reader, count, day_multiples, member, quantity, share
     from search_spaces.problem import Balancing
     from search_spaces.quantities import Kind
 
     request = SimulationRequest(
         rate=_value("rate", quantity(Kind.RATE, bounds.REQUEST_RATE), rate),
         requests=_value("requests", count(bounds.SIMULATED_REQUESTS), requests),
-        seed=_value("seed", count(bounds.SEED), seed),
+        seed=_value("seed", count(bounds.SEED), seed) or 0,
         replications=_value("replications", count(bounds.REPLICATIONS), replications),
-        trace=None if trace is None else Path(trace),
-        profile=PLANNED if diurnal == "plan" else None if diurnal is None else tuple(map(float, diurnal)),
+        trace=None if trace is None else _path(trace, "a trace"),
+        profile=PLANNED
+        if isinstance(diurnal, str) and diurnal == "plan"
+        else _value("diurnal", Reader(day_multiples, {}), diurnal),
         concurrency=_value("concurrency", count(bounds.CONCURRENCY), concurrency),
         goodput=goodput,
         curve=curve,
@@ -193,6 +200,7 @@ def whatif(
     from optimizer.whatif.answer import ScenarioEffort, sweep_rows
     from optimizer.whatif.solver import run_sweep, sweep_of
     from optimizer.whatif.workers import local_executor
+    from search_spaces.fields import count
     from search_spaces.loader import without_recording
     from search_spaces.scenarios import chosen_scenarios, parse_axis
 
@@ -203,7 +211,8 @@ def whatif(
     if not axes and not scenarios:
         raise InputError("nothing is asked; state vary, such as {'rate': '5:80:16'}, or a scenario")
     effort = ScenarioEffort.SIMULATED if simulate else ScenarioEffort.FULL if full else None
-    sweep = sweep_of(problem, axes, scenarios, effort, gap, verify)
+    jobs = _value("jobs", count(bounds.JOBS), jobs)
+    sweep = sweep_of(problem, axes, scenarios, effort, gap, _value("verify", count(bounds.LOOKS), verify))
     with local_executor(jobs) as executor:
         return sweep_rows(run_sweep(sweep, executor, jobs))
 
@@ -212,7 +221,7 @@ def frontier(
     problem: Problem | File,
     over: str,
     *,
-    between: tuple[float, float] | None = None,
+    between: tuple[float | str, float | str] | None = None,
     verify: int = 12,
     prices: str | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -221,14 +230,17 @@ def frontier(
 ) -> Frontier:
     """Find the least cost against rate, the limit of a metric, attainment or budget, as `pdplan frontier` does.
 
-    between: ends of the curve in base units, such as (0.3, 2.0) for a TTFT [s]; verify: steps that are simulated.
+    between: ends of the curve, such as (0.3, 2.0) or ("300ms", "2s") for a TTFT; verify: steps that are simulated.
     """
     from optimizer.whatif.curves import frontier as curve_over
+    from search_spaces.fields import count
     from search_spaces.loader import without_recording
 
     problem = _problem(problem, base, settings, {"prices": prices})
     problem = without_recording(problem)
-    return curve_over(problem, over, between, looks=verify, progress=progress)
+    return curve_over(
+        problem, over, _ends(over, between), looks=_value("verify", count(bounds.LOOKS), verify), progress=progress
+    )
 
 
 def deploy(
@@ -271,15 +283,13 @@ def deployment_options(
     """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
     from reports.deploy.deployment import Device, Options, checked_version, versions_of
     from reports.deploy.files import deployable, planned_target, targets_of
+    from search_spaces.fields import choice, member
 
     name = target or planned_target(plan)
     is_open = target is None and plan.provenance.inputs.get("target") in {None, bounds.NO_TARGET}
     if is_open and len(targets_of(plan)) > 1:
         name = deployable(plan).target or name  # the first that runs it; where none does, the refusal says why
-    name = bounds.TARGET_SPELLINGS.get(name, name)
-    if name not in bounds.TARGET_NAMES:
-        names = ", ".join(bounds.TARGET_NAMES)
-        raise InputError(f"the plan's engine {shown(name)} is none of {names}; name a target with --target")
+    name = _value("target", choice(*bounds.TARGET_NAMES, same=bounds.TARGET_SPELLINGS), name)
     with value_of("--engine-version"):
         version = checked_version(name, engine_version, unchecked=unchecked)
     return Options(
@@ -293,7 +303,7 @@ def deployment_options(
         claim=claim,
         bytes_per_token=bytes_per_token,
         unchecked=version not in versions_of(name),
-        device=Device(device),
+        device=_value("device", member(Device), device),
     )
 
 
@@ -309,7 +319,9 @@ def _problem(
         if overrides:
             raise InputError(f"{next(iter(overrides))}: overrides a value of a file; give it to load_problem instead")
     else:
-        problem = load_problem(Path(problem), overrides)
+        problem = load_problem(
+            _path(problem, "a workload; give the name of its file, or what load_problem returned"), overrides
+        )
     return problem if base is None else replace(problem, base=base)
 
 
@@ -317,17 +329,39 @@ def _plan(plan: Plan | StatedFleet | File, alternative: int) -> Plan:
     """The plan that is meant: a fleet's by formula, an alternative's by its number."""
     from optimizer.plans.plan import Plan
     from optimizer.recommend.evaluate import plan_of, subject_of
+    from search_spaces.fields import count
     from search_spaces.fleet_file import StatedFleet
 
     from .files import numbered
 
+    number: int = _value("alternative", count(bounds.ALTERNATIVE), alternative)
     if isinstance(plan, StatedFleet):
         return plan_of(subject_of(plan))
-    return numbered(plan, alternative, Path()) if isinstance(plan, Plan) else read_fleet(Path(plan), alternative)
+    return numbered(plan, number, Path()) if isinstance(plan, Plan) else read_fleet(_path(plan, A_FLEET), number)
+
+
+def _path(value: object, wanted: str) -> Path:
+    """The path of a file; InputError for a value of another type; wanted: what it should have been, and the mend."""
+    if isinstance(value, str | PathLike):
+        return Path(value)
+    raise InputError(f"a value of type {type(value).__name__} is not {wanted}")
 
 
 def _stated(settings: Mapping[str, Any] | None, flags: Mapping[str, Any]) -> dict[str, Any]:
-    return {**(settings or {}), **{name: value for name, value in flags.items() if value is not None}}
+    """The values that override those of a file, by dotted path."""
+    values = {} if settings is None else settings
+    if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
+        raise InputError('settings: give values by dotted path, such as {"workload.request_rate": "5/s"}')
+    flags = {name: value for name, value in flags.items() if value is not None}
+    return {name: _plain(value) for name, value in {**values, **flags}.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A value as a file has it: numbers of numpy and pandas as Python's; arrays, ranges and tuples as lists."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value if isinstance(value, str) or not isinstance(value, Sequence) else [_plain(item) for item in value]
 
 
 def _value(name: str, reader: Any, value: object) -> Any:
@@ -335,7 +369,20 @@ def _value(name: str, reader: Any, value: object) -> Any:
     if value is None:
         return None
     with value_of(name):
-        return reader.read(value)
+        return reader.read(_plain(value))
+
+
+def _ends(over: str, between: object) -> tuple[float, float] | None:
+    """The ends of the range of a lever in its base unit, None if not stated."""
+    from search_spaces.scenarios import number_of
+
+    ends = _plain(between)
+    if ends is not None and (not isinstance(ends, list) or len(ends) != 2):
+        raise InputError(f'between: {shown(between)} is not two values, such as (0.3, 2.0) or ("300ms", "2s")')
+    if ends is None or over not in bounds.OVER:
+        return None
+    with value_of("between"):
+        return number_of(over, str(ends[0])), number_of(over, str(ends[1]))
 
 
 def _axes(vary: str | Sequence[str] | Mapping[str, object]) -> list[str]:
@@ -344,7 +391,5 @@ def _axes(vary: str | Sequence[str] | Mapping[str, object]) -> list[str]:
         return [vary]
     if not isinstance(vary, Mapping):
         return list(vary)
-    return [
-        f"{key}={spec if isinstance(spec, str) or not isinstance(spec, Sequence) else ','.join(map(str, spec))}"
-        for key, spec in vary.items()
-    ]
+    specs = {key: _plain(spec) for key, spec in vary.items()}
+    return [f"{key}={','.join(map(str, spec)) if isinstance(spec, list) else spec}" for key, spec in specs.items()]

@@ -17,6 +17,7 @@ import click
 
 from costmodel.errors import InputError
 from costmodel.units import MIB
+from costmodel.words import plural
 from pdplan.console import Console
 from pdplan.options import (
     PATH,
@@ -78,8 +79,8 @@ def numbered(plan: Plan, alternative: int, path: Path) -> Plan:
 
     rows = distinct_alternatives(plan)
     if alternative > len(rows):
-        where = f"pdplan report {shown_path(path)} -v numbers them"
-        raise InputError(f"--alternative {alternative}: the plan has {len(rows)} fleets; {where}")
+        where = "" if path == Path() else f"; pdplan report {shown_path(path)} -v numbers them"
+        raise InputError(f"--alternative {alternative}: the plan has {plural(len(rows), 'fleet')}{where}")
     chosen = plan_of_alternative(plan, rows[alternative - 1], path.parent)
     return chosen.model_copy(update={"name": f"alternative {alternative} of plan {plan.name}"})
 

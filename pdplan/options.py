@@ -14,7 +14,7 @@ import click
 from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError, nearest_name, shown
 from search_spaces import bounds
-from search_spaces.bounds import CONFIDENCE, REQUEST_RATE, TIME_LIMIT, Bounds
+from search_spaces.bounds import ALTERNATIVE, CONFIDENCE, LOOKS, REQUEST_RATE, TIME_LIMIT, Bounds
 from search_spaces.files import check_name, shown_path
 
 from .console import Console
@@ -288,7 +288,7 @@ prices_option = click.option(
 )
 alternative_option = click.option(
     "--alternative",
-    type=whole(Bounds(1, 1_000)),
+    type=whole(ALTERNATIVE),
     default=1,
     help="Take fleet N of the plan, as the report numbers them; 1 is the recommended one.",
 )
@@ -307,7 +307,6 @@ set_option = click.option(
     help="Override one value of FILE by its dotted path, such as workload.request_rate=25/s or "
     "accelerators.H100.inventory=8; may be repeated.",
 )
-LOOKS = Bounds(0, 10_000)
 
 
 def verify_option(default: int) -> Callable[[Function], Function]:

@@ -508,10 +508,12 @@ def day_price_words(plan: Plan, opening: str = "") -> str:
     """The price of a million output tokens over a day on which the fleet stays as it is; empty without a profile.
 
     The plan's own is for the rate planned for, its peak; the same dollars over the day's mean give
-    p_day = p_peak × peak rate / mean rate. opening: what a whole sentence begins with.
+    p_day = p_peak × peak rate / mean rate. Empty too for a stated fleet that cannot serve its peak, and so not the
+    day's requests. opening: what a whole sentence begins with.
     """
     mean, peak = day_rate(plan), plan.usd_per_million_output_tokens
-    if not mean or not peak or plan.objective != "min_cost":
+    is_too_small = plan.status is Status.STATED and is_number(plan.goodput_rps) and plan.goodput_rps < plan.demand_rps
+    if not mean or not peak or plan.objective != "min_cost" or is_too_small:
         return ""
     price = f"{money(peak * plan.demand_rps / mean)} over the day's mean of {rate(mean)}"
     return f"{opening}{price}." if opening else price

@@ -144,6 +144,11 @@ REPLICATIONS: Final = Bounds(1, 100, "replications")
 CONCURRENCY: Final = Bounds(1, 100_000, "requests")
 HALF_WIDTH: Final = Bounds(1e-4, 0.25)
 """Of an interval that may be asked for [1]."""
+JOBS: Final = Bounds(1, 4096, "jobs")
+LOOKS: Final = Bounds(0, 10_000)
+"""Fleets that a sweep simulates."""
+ALTERNATIVE: Final = Bounds(1, 1000)
+"""Number of a fleet of a plan's comparison."""
 DAY_PARTS: Final = Bounds(2, 1440, "parts of a day")
 
 # The limits on the fleet.

@@ -35,7 +35,7 @@ from costmodel.errors import UNWRITABLE, InputError, name_hint, name_list, neare
 from costmodel.units import HOURS_PER_DAY
 from costmodel.words import join_words
 
-from .bounds import Bounds
+from .bounds import DAY_PARTS, Bounds
 from .files import Fault, FaultsError, Keys, Source
 from .quantities import (
     BASE_UNIT,
@@ -270,6 +270,26 @@ def at_most(items: int, label: str) -> BeforeValidator:
         return value
 
     return BeforeValidator(check)
+
+
+def day_multiples(values: object) -> tuple[float, ...]:
+    """Multiples of a rate in equal parts of a day; InputError for others than such numbers or texts of them.
+
+    >>> day_multiples(["0.4", 1])
+    (0.4, 1.0)
+    """
+    try:
+        multiples = tuple(map(float, [] if isinstance(values, str) else values))  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        multiples = ()
+    if not multiples:
+        text = shown(",".join(values)[:80] if isinstance(values, list) else values)
+        raise InputError(f"{text} is neither 'plan' nor multiples of the rate such as 0.4,1,0.8")
+    if not DAY_PARTS.holds(len(multiples)):
+        raise InputError(f"has {len(multiples)} multiples; {DAY_PARTS.sentence()}")
+    if not all(math.isfinite(multiple) and multiple >= 0.0 for multiple in multiples) or max(multiples) <= 0.0:
+        raise InputError("its multiples must be finite, 0 or more, and one of them above 0")
+    return multiples
 
 
 def _whole_day(rates: list[float]) -> list[float]:

@@ -111,6 +111,7 @@ class ModelSection(FileSection):
     """The model that is served, and its precision."""
 
     forms = ("name", "config", "architecture")
+    other_names: ClassVar = dict.fromkeys(("dtype", "precision", "quantization"), "did you mean 'weight_dtype'?")
 
     name: Text | None = None
     """Name in the catalog (`pdplan models` lists them), or a Hugging Face id whose architecture is there."""
@@ -191,7 +192,7 @@ class SloClass(SloLimits):
             limits = [metric.value for metric in Metric if metric.value in section]
             needs = ", or ".join(" and ".join(names) for names in BOUNDING_LIMITS)
             words = f"has only {join_words(limits)}" if limits else "has none"
-            yield f"needs {needs}, but {words}; e2e: 5min leaves a request its time"
+            yield f"needs {needs}, but {words}; if no other time matters, add e2e: 5min"
         if "attainment" in section and "percentile" in section:
             yield "has attainment and percentile, which mean the same; keep one of them"
 
@@ -226,6 +227,8 @@ ANY = "any"
 
 class AcceleratorSection(FileSection):
     """A GPU type that may be used; what is left out stays as in the catalog."""
+
+    other_names: ClassVar = dict.fromkeys(("count", "gpus", "number", "quantity"), "did you mean 'inventory'?")
 
     name: Text
     """Name in the catalog (`pdplan gpus` lists them)."""

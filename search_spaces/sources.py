@@ -106,6 +106,11 @@ _Loader.yaml_implicit_resolvers = {}  # of YAML 1.1; `_plain` stands in their pl
 
 
 def _compose(text: str, name: str, lines: tuple[str, ...]) -> yaml.Node | None:
+    odd = _ODD_INDENT.search(text)
+    if odd is not None:
+        position = Position(text.count("\n", 0, odd.start(1)) + 1, odd.start(1) - text.rfind("\n", 0, odd.start(1)))
+        sentence = f"the space U+{ord(odd[1]):04X} cannot indent in YAML; use ordinary spaces"
+        raise InputError(pointed(name, lines, position, sentence))
     try:
         loader = _Loader(text)
         return loader.get_single_node()
@@ -119,6 +124,8 @@ def _compose(text: str, name: str, lines: tuple[str, ...]) -> yaml.Node | None:
         raise InputError(pointed(name, lines, _position(mark), sentence) if mark else f"{name}: {sentence}") from error
 
 
+_ODD_INDENT = re.compile(r"(?m)^ *([\u00a0\u2000-\u200b\u3000])(?!\s*(?:#|$))")
+"""A space that is none to YAML, as pages on the web have it, before a key or a value."""
 _TOO_DEEP = f"is nested deeper than {MAX_DEPTH} levels"
 _TOO_MANY = (
     f"has keys and values beyond the {MAX_NODES:,} allowed in one file; a long table of lengths belongs in a CSV "

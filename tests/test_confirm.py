@@ -27,6 +27,7 @@ from optimizer.recommend.search import Rival
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import (
     Bench,
+    Slice,
     Verdict,
     confirmed,
     crowd_of,
@@ -182,6 +183,20 @@ def test_a_fleet_with_two_lives_looks_well_until_its_memory_fills(seed: int) -> 
     assert fullest(engines(6000), [alone]) > 0.9
     assert after is not None
     assert after.classes[0].attainment_high < 0.9
+
+
+@pytest.mark.parametrize(("growths", "doublings"), [([-0.1, -0.03, None], 2), ([-0.1, -0.01], 1), ([0.1], 0)])
+def test_a_crowd_that_still_drains_gets_a_run_twice_as_long(
+    growths: list[float | None], doublings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance, planned = fleet()
+    portion, sizes = Slice(instance, planned, engines(6000), 1, 1.0, 100, 7), list[int]()
+    ends = [None if growth is None else judgement(0.5, 0.4, 0.6, growth=growth) for growth in growths]
+    monkeypatch.setattr(
+        benches, "lasting", lambda _, __, run: (sizes.append(run.demand.trace.size), ends[len(sizes) - 1])[1]
+    )
+    assert portion.stays_behind(portion.runs(1000, 0, 1), 0) is ends[-1]
+    assert sizes == [sizes[0] * 2**number for number in range(doublings + 1)]
 
 
 # --- how long a fleet is simulated: until its queues have forgotten; and what its pools can take by then

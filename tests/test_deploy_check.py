@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
+from reports.answers.deployability import deploy_sentence, what_runs
 from reports.deploy.files import RECORD, WRITERS, deployment_files, differences, recorded_options
 from reports.deploy.formats import READERS, load_documents
 from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of
@@ -202,6 +203,8 @@ def test_golden_refusals() -> None:
             deployment_files(plan_of(pools, ask), options(*target.split()))
         text += f"### {name}: {target}\n{refused.value}\n"
     assert_golden("deploy/refusals.txt", text)
+    nameless = plan_of((ALONE,), Ask(weight_dtype="int4"))
+    assert "name a checkpoint with --model (see" in deploy_sentence(nameless, what_runs(nameless), brief=True)
 
 
 @pytest.mark.parametrize("name", [*ENGINES, "dynamo-by-length", "vllm-by-length", "llm-d-ranks"])

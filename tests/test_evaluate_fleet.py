@@ -135,6 +135,15 @@ def test_one_that_is_overloaded_says_what_it_lacks(short_runs: None, tmp_path: P
     assert f"{prefill.needed - 1} more replica" in said
 
 
+def test_one_that_is_far_too_small_is_told_what_twice_the_traffic_needs(short_runs: None, tmp_path: Path) -> None:
+    hours = {"diurnal": {"requests_per_second_by_hour": [20] * 12 + [150] * 12}}
+    demand = {key: value for key, value in TINY["workload"].items() if key != "request_rate"}
+    evaluation = evaluated(tmp_path, POOL | {"replicas": 1}, workload=demand | hours)
+    once, twice = evaluation.provisioning.pools[0].needed, evaluation.twice.pools[0].needed
+    assert 4 < once <= 8 < twice <= 2 * once
+    assert "over the day's mean" not in terminal_view(evaluation_document(evaluation, brief=False))
+
+
 # --- the command ----------------------------------------------------------------------------------------------------
 
 

@@ -259,6 +259,10 @@ def test_formatting_and_reading_back_is_exact(kind: Kind, value: float) -> None:
         (b"a: 1\nb: \xff", "w.yaml:2: is not UTF-8 text (byte 0xff at offset 8); save it as UTF-8"),
         (b"a:\n\t- b\n", "w.yaml:2:1: a tab in column 1 cannot indent or separate in YAML; use spaces\n   - b\n  ^"),
         (
+            b"\xc2\xa0b: 1\n",
+            "w.yaml:1:1: the space U+00A0 cannot indent in YAML; use ordinary spaces\n  \u00a0b: 1\n  ^",
+        ),
+        (
             b"a: 1\n---\nb: 1\n",
             "w.yaml:2:1: a second document starts here ('---'), but one file states one problem\n  ---\n  ^",
         ),

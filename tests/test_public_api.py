@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pdplan
@@ -87,6 +88,35 @@ def test_a_plan_goes_on_to_every_other_function(problem: pdplan.Problem, tmp_pat
     assert [row["rate"] for row in rows] == ["0.5/s", "1/s"]
     curve = pdplan.frontier(problem, "rate", between=(0.5, 2.0), verify=0)
     assert curve.steps
+
+
+def test_values_of_numpy_and_texts_with_units_are_taken_as_they_are_meant(
+    problem: pdplan.Problem, tmp_path: Path
+) -> None:
+    settings = {"constraints.max_gpus": np.int64(8), "accelerators": ("H100",), "workload.request_rate": "1 QPS"}
+    plan = pdplan.optimize(tiny(tmp_path), effort="quick", settings=settings)
+    assert (plan.demand_rps, plan.provenance.inputs["constraints"]["max_gpus"]) == (1.0, 8)
+    assert len(pdplan.whatif(problem, {"rate": np.array([1.0, 2.0])}, verify=0)) == 2
+    curve = pdplan.frontier(problem, "ttft", between=("500ms", "2s"), verify=0)
+    simulated = pdplan.simulate(plan, requests=500, seed=None)
+    assert all(len(repr(item)) < 500 for item in (plan, simulated, pdplan.evaluate(plan, effort="none"), curve))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("simulate", {"alternative": 0}, "alternative: 0 is out of range; must be at least 1"),
+        ("simulate", {"diurnal": [1, -1]}, "diurnal: its multiples must be finite, 0 or more"),
+        ("whatif", {"vary": "rate=1,2", "jobs": 0}, "jobs: 0 is out of range"),
+        ("optimize", {"settings": ["a=1"]}, "settings: give values by dotted path"),
+        ("evaluate", {"fleet": {}}, "a value of type dict is not a plan or a fleet; give the name of its file"),
+    ],
+)
+def test_a_wrong_argument_is_named(name: str, arguments: dict[str, Any], said: str, problem: pdplan.Problem) -> None:
+    plan = parse_plan((ROOT / "tests" / "plans" / "disaggregated.json").read_bytes())
+    subject = () if name == "evaluate" else (plan if name == "simulate" else problem,)
+    with pytest.raises(pdplan.InputError, match=said):
+        getattr(pdplan, name)(*subject, **arguments)
 
 
 def test_a_notebook_shows_the_verdict_and_the_fleet() -> None:

@@ -394,15 +394,22 @@ class Plan(Record):
         return DataFrame([[getattr(pool, name) for name in fields] for pool in self.pools],
                          index=[pool.id for pool in self.pools], columns=fields)  # fmt: skip
 
-    def _repr_html_(self) -> str:
-        """The verdict and the fleet, as a notebook shows a plan."""
+    def __str__(self) -> str:
+        """The verdict, as `print` shows a plan: the fields fill pages."""
         price = "" if self.cost_usd_per_hour is None else f" for {dollars(self.cost_usd_per_hour)}/h"
         classes = [
             f"{row.name}: {100.0 * row.attainment:.4g} % of requests meet the SLO, goal {100 * row.attainment_goal:g} %"
             for row in self.classes
         ]
-        verdict = f"{self.name} ({self.status}): {sum(self.gpus.values())} GPUs{price}. {'; '.join(classes)}"
-        return f"<p>{escape(verdict)}</p>{self.to_frame().to_html() if self.pools else ''}"
+        return f"{self.name} ({self.status}): {sum(self.gpus.values())} GPUs{price}. {'; '.join(classes)}"
+
+    def __repr__(self) -> str:
+        """The verdict in angle brackets."""
+        return f"<Plan {self}>"
+
+    def _repr_html_(self) -> str:
+        """The verdict and the fleet, as a notebook shows a plan."""
+        return f"<p>{escape(str(self))}</p>{self.to_frame().to_html() if self.pools else ''}"
 
     def _miscounts(self) -> Iterator[tuple[Keys, str]]:
         """Where GPUs do not add up: of a pool, or of all pools of an accelerator."""
@@ -477,6 +484,12 @@ class FleetEvaluation(Record):
     """What that one costs less; negative where it costs more; null where there is none."""
     no_cheapest: str = ""
     """Why there is no cheapest fleet, where it was sought and physics forbids one."""
+
+    def __repr__(self) -> str:
+        """The outcome and the verdict, in angle brackets."""
+        return f"<FleetEvaluation {self.outcome}: {self.plan}>"
+
+    __str__ = __repr__
 
 
 # --- what was proven -------------------------------------------------------------------------------------------------

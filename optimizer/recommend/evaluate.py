@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,12 +113,13 @@ def _cheapest(subject: Subject, level: Level, report: Progress) -> tuple[Plan | 
 def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) -> Provisioning:
     """The fewest replicas of each pool with which the fleet meets every SLO at the rate of the bench.
 
-    Replicas are doubled until it does, HALVINGS times at most (beyond that engines lack speed), then taken from one
-    pool after the other, the dearest first, by bisection.
+    Replicas are doubled until it does, HALVINGS times at most (beyond that engines lack speed), and at twice the rate
+    once more; then taken from one pool after the other, the dearest first, by bisection.
     own: the verdict on the fleet as it is.
     """
     pools = subject.fleet.pools
     start = tuple(pool.replicas for pool in pools)
+    doublings = HALVINGS + math.ceil(math.log2(bench.volume / subject.volume))
 
     def verdict(counts: tuple[int, ...]) -> Verdict:
         return own if own is not None and counts == start else sure_verdict(bench, subject.resize(counts))
@@ -125,7 +127,7 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
     def judged(label: str, counts: tuple[int, ...]) -> JudgedFleet:
         return judged_fleet(subject.instance, label, verdict(counts))
 
-    more = (tuple(count * 2**times for count in start) for times in range(HALVINGS + 1))
+    more = (tuple(count * 2**times for count in start) for times in range(doublings + 1))
     enough = next((counts for counts in more if verdict(counts).held), ())
     prices = [float(subject.instance.tables.usd_per_hour[pool.shape]) for pool in pools]
     needed_replicas = fewest_replicas(enough, prices, lambda counts: verdict(counts).held)
@@ -146,7 +148,7 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
             for name, at in less
         ],
         judged=len(bench.verdicts),
-        most=2.0**HALVINGS,
+        most=2.0**doublings,
     )
 
 

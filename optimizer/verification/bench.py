@@ -20,7 +20,7 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.simulator.fleet import Limits, Router, SimulatedFleet, SimulatedPool
-from costmodel.simulator.metrics import BATCHES, TAIL, WARM_UP
+from costmodel.simulator.metrics import BATCHES, GROWTH, TAIL, WARM_UP
 from costmodel.simulator.steps import GridSteps
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage
@@ -194,12 +194,19 @@ class Slice:
         """The judgement of a run that begins with a crowd, if the fleet does not recover from it; else None.
 
         number: of the requests; runs: of the same fleet. If they never filled half of the memory, no crowd is tried.
+        While requests in the system still become fewer, by more than GROWTH of the arrivals, a miss says only that the
+        run was too short, and it is made twice as long.
         """
         if fullest(self.engines, runs) <= HALF_FULL:
             return None
         count = crowd_of(self.instance, self.fleet, self.engines)
-        demand = crowded(self.drawn(max(self.requests, math.ceil(LIFETIMES * count)), number), count)
-        return lasting(self.instance, self.engines, Run.of(demand, self.engines))
+        requests = max(self.requests, math.ceil(LIFETIMES * count))
+        while True:
+            demand = crowded(self.drawn(requests, number), count)
+            late = lasting(self.instance, self.engines, Run.of(demand, self.engines))
+            if late is None or late.overload.growth >= -GROWTH or requests >= MOST_REQUESTS:
+                return late
+            requests *= 2
 
     def gives_way(self, number: int) -> Judgement | None:
         """The judgement of a run at MORE times the rate, if the fleet falls behind in it; else None.

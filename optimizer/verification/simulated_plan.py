@@ -169,6 +169,12 @@ class Simulated:
     goodput: Goodput | None = None
     curve: Curve | None = None
 
+    def __repr__(self) -> str:
+        """The rate and the outcome of every class, in angle brackets: the runs fill books."""
+        judgement = self.judgement
+        classes = [f"{item.name} {100.0 * item.attainment:.4g} % {item.outcome}" for item in judgement.classes]
+        return f"<Simulated {self.plan.name} at {judgement.rate:.4g} req/s: {'; '.join(classes)}>"
+
     @property
     def seeds(self) -> list[int]:
         """Seed of each run; none where its requests were recorded."""

@@ -213,6 +213,13 @@ class Frontier:
     here: float | None = None
     own: Answer | None = None
 
+    def __repr__(self) -> str:
+        """The lever and the cost of every step, in angle brackets: the fleets fill books."""
+        ends = [
+            f"to {step.end:.4g} {dollars(step.answer.cost)}/h" for step in self.steps if step.answer.cost is not None
+        ]
+        return f"<Frontier over {self.over}: {', '.join(ends)}>"
+
 
 @dataclass(frozen=True, slots=True)
 class MovedLever:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -39,17 +38,14 @@ SOON_DONE = 50_000
 
 def day_profile(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[float, ...] | None:
     """Turn "0.4,1,0.8" into numbers, and "plan" into `simulated_plan.PLANNED`: no multiples."""
+    from search_spaces.fields import day_multiples
+
     if value is None or value.strip() == "plan":
         return None if value is None else ()
     try:
-        multiples = tuple(float(word) for word in value.split(","))
-    except ValueError as error:
-        raise click.BadParameter(f"{shown(value[:80])} is neither 'plan' nor numbers such as 0.4,1,0.8") from error
-    if not bounds.DAY_PARTS.holds(len(multiples)):
-        raise click.BadParameter(f"has {len(multiples)} numbers; {bounds.DAY_PARTS.sentence()}")
-    if not all(math.isfinite(multiple) and multiple >= 0.0 for multiple in multiples) or max(multiples) <= 0.0:
-        raise click.BadParameter("its numbers must be finite, 0 or more, and one of them above 0")
-    return multiples
+        return day_multiples(value.split(","))
+    except InputError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @click.command(short_help="Simulate requests on the fleet of a plan.")

@@ -18,7 +18,7 @@ from pdplan.console import Console
 from pdplan.files import Decorator, Output, problem_options
 from pdplan.options import PATH, Choice, share_within, verify_option, whole
 from search_spaces import bounds
-from search_spaces.bounds import OVER, Bounds
+from search_spaces.bounds import JOBS, OVER, Bounds
 
 if TYPE_CHECKING:
     from optimizer.whatif.answer import ScenarioAnswer, ScenarioEffort
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     Reply = tuple[str, Any, Document]
     """An answer: its key and its record in the JSON document, and as a document."""
 
-JOBS = Bounds(1, 4096, "jobs")
 MOST_UNLOGGED = 10_000
 """More scenarios than that, minutes to hours of work, are solved only with a log to go on from."""
 

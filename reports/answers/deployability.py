@@ -9,7 +9,7 @@ from typing import Final
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan, Status
 from reports.command_lines import again_command, command_words
-from reports.deploy.deployment import UndeployableError
+from reports.deploy.deployment import NamelessWeightsError, UndeployableError
 from reports.deploy.files import Deployable, deployable, planned_target
 from reports.question import has_fleet, inputs_of
 from reports.text import clean
@@ -37,7 +37,13 @@ def deploy_sentence(plan: Plan, runs: Deployable | None, *, brief: bool = False)
     if runs is None or not runs.refused:
         return ""
     if brief and runs.target is None:
-        return "No deployment target runs this plan (see -v)."
+        is_nameless = all(isinstance(error, NamelessWeightsError) for error in runs.refused.values())
+        to_do = (
+            "To deploy this plan, name a checkpoint with --model"
+            if is_nameless
+            else "No deployment target runs this plan"
+        )
+        return f"{to_do} (see -v)."
     if brief:
         unable = [f"{target_of(name).title}{' alone' * (name == plan.engine)}" for name in runs.refused]
         return f"Deploy it with {target_of(str(runs.target)).title}: {join_words(unable)} cannot run it (see -v)."

@@ -20,7 +20,18 @@ from optimizer.plans.records import TOLERANCE, ClassJudgement, ClassLatencies, O
 from optimizer.verification.judge import RatePoint, half_width
 from optimizer.verification.simulated_plan import Curve, DaySlot, Simulated
 from reports.document import Column, Document, Section, Table, said, table_of
-from reports.numbers import MISSING, count, duration, latencies, percent, percent_beside, rate, si, significant
+from reports.numbers import (
+    MISSING,
+    count,
+    duration,
+    is_number,
+    latencies,
+    percent,
+    percent_beside,
+    rate,
+    si,
+    significant,
+)
 from reports.question import served_rate
 from reports.slos import QUANTILES, goal_label, marked, misses_used, requests_of
 from reports.text import clean
@@ -293,9 +304,12 @@ def _rates(simulation: Simulated) -> Section:
     ]
     sentence = f"Goodput: none; the fleet misses an SLO even at {rate(goodput.fails)}."
     if goodput.rate > 0.0:
+        plan, own_rate = simulation.plan, simulation.plan.goodput_rps
+        is_less = plan.simulated and is_number(own_rate) and own_rate < goodput.rate * (1.0 - goodput.tolerance)
+        burst = ", at which the fleet also recovers from a burst that fills its KV memory" if is_less else ""
         sentence = (
             f"Goodput: {rate(goodput.rate)}, exact to {percent(goodput.tolerance)}. Up to it the lower end of the 95 % "
-            f"interval reaches the goal. The plan states {rate(simulation.plan.goodput_rps)}."
+            f"interval reaches the goal. The plan states {rate(own_rate)}{burst}."
         )
     return Section(
         "Goodput" if curve is None else "Latency and throughput",

@@ -150,6 +150,10 @@ class UndeployableError(InputError):
         self.reason, self.again = reason, again
 
 
+class NamelessWeightsError(InputError):
+    """A target runs a plan once --model names the checkpoint."""
+
+
 class GatewayRouting(StrEnum):
     """How requests find their pools in the plan."""
 

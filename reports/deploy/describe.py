@@ -37,6 +37,7 @@ from .deployment import (
     Device,
     GatewayRouting,
     LabelledSlo,
+    NamelessWeightsError,
     Options,
     PlannedWorkload,
     UndeployableError,
@@ -167,7 +168,7 @@ def weights_name(plan: Plan, problem: Problem, options: Options) -> str:
         return _findable(options.model, "--model")
     for dtype in sorted({pool.weight_dtype for pool in plan.pools} - {native}):
         if native != "bf16" or dtype not in fact("on_the_fly", plan.engine):
-            raise InputError(
+            raise NamelessWeightsError(
                 f"the plan assumes {dtype} weights, but {plan.model} is published in {native} and "
                 f"{engine_title(plan.engine)} does not convert it while loading; name a "
                 f"checkpoint in {dtype} with --model"
@@ -177,14 +178,14 @@ def weights_name(plan: Plan, problem: Problem, options: Options) -> str:
     name = str(model_input.get("name") or problem.model.name)
     described = f"the plan's model is described by {architecture or config}; name its checkpoint"
     if architecture:
-        raise InputError(f"{described} with --model")
+        raise NamelessWeightsError(f"{described} with --model")
     if config and not Path(config).is_absolute():
-        raise InputError(f"{described} or its whole path with --model")
+        raise NamelessWeightsError(f"{described} or its whole path with --model")
     checkpoint = name if "/" in name else served_checkpoint(name)
     if config:
         checkpoint = str(Path(config).parent) if Path(config).suffix == ".json" else str(config)
     if checkpoint is None:
-        raise InputError(f"no published checkpoint of {name} is known; name one, or its folder, with --model")
+        raise NamelessWeightsError(f"no published checkpoint of {name} is known; name one, or its folder, with --model")
     return _findable(checkpoint, "the model's name")
 
 
