@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from evidence import step_evidence  # noqa: E402
+from evidence import COMPOSED, step_evidence  # noqa: E402
 from fit_efficiency import NAMED, entries_of, fit_one  # noqa: E402
 from kernel_tables import SYSTEMS, Row, load_hardware, rows_of  # noqa: E402
 from relatives import RELATIVE  # noqa: E402
@@ -90,20 +90,28 @@ RELATIVES = "relatives"
 
 @cache
 def accelerator_of(system: str, without: str | None) -> Accelerator:
-    """The catalog's accelerator; `without` a model: refitted to the others, if it was fitted to steps."""
+    """The catalog's accelerator; `without` a model: what was fitted to steps is refitted to the others'."""
     name = SYSTEMS[system]
     shipped = load_catalog().accelerator(name)
     if without is None or (name in FROM_KERNELS and without != RELATIVES):
         return shipped
+    raw = yaml.safe_load((ROOT / "costmodel" / "catalog" / "efficiency.yaml").read_text(encoding="utf-8"))
+    tables = {
+        (owner, kernel_class, dtype): row
+        for owner in SYSTEMS.values()
+        for kernel_class, by_dtype in raw[owner].items()
+        for dtype, row in by_dtype.items()
+        if row["origin"] == "fitted" and COMPOSED not in row["source"]
+    }
     own: dict[str, dict[str, object]] = defaultdict(dict)
     if without != RELATIVES:
-        others = set(SYSTEMS.values()) - {name}
-        found = step_evidence(data_folder(), load_hardware(), others, without)
-        for (kernel_class, dtype), entry in entries_of([fit_one(i, compare=False) for i in found if i.fitted])[
-            name
-        ].items():
+        for (owner, kernel_class, dtype), row in tables.items():
+            if owner == name:
+                own[kernel_class][dtype] = row
+        found = step_evidence(data_folder(), load_hardware(), tables, without)
+        fitted = [fit_one(item, compare=False) for item in found if item.fitted and item.accelerator == name]
+        for (kernel_class, dtype), entry in entries_of(fitted)[name].items():
             own[kernel_class][dtype] = yaml.safe_load(entry.yaml())
-    raw = yaml.safe_load((ROOT / "costmodel" / "catalog" / "efficiency.yaml").read_text(encoding="utf-8"))
     kin = {
         kernel_class: {dtype: figures for dtype, figures in by_dtype.items() if dtype not in NAMED}
         for kernel_class, by_dtype in raw[RELATIVE[name]].items()

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 from evidence import BY_TENSOR, GEMM_CURVE, SHARED, Evidence, collect  # noqa: E402
 from kernel_tables import SYSTEMS  # noqa: E402
-from relatives import LIKE, RELATIVE  # noqa: E402
+from relatives import LIKE, LINKED_LIKE, RELATIVE  # noqa: E402
 
 from benchmarks.efficiency_curve import CONSTANT, EfficiencyCurve, Fit, assess, fit, predict  # noqa: E402
 from benchmarks.folders import data_folder  # noqa: E402
@@ -281,6 +281,8 @@ def complete(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) ->
                 filled[name][key] = assume(relative[key], f"as {RELATIVE[name]}")
             else:
                 filled[name][key] = usual
+        links, dispatch = filled[name]["all_reduce", "bf16"], ("all_to_all", "bf16")
+        filled[name][dispatch] = replace(filled[name][dispatch], shared=links.shared)
     return filled
 
 
@@ -295,7 +297,7 @@ def yaml_text(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) -
         "# graph, what the host adds, the least time of a kernel, and what a single row takes more; shared: share of",
         "# one link that more than two ranks share",
         "# fp8_block, fp8_tensor: particular kernels, only where asked for by name",
-        "# like: as that accelerator, but assumed",
+        "# like: as that accelerator, but assumed; links_like: the same of collectives, where links are another kind",
     ]
     for name, table in {"default": default, **entries}.items():
         lines.append(f"{name}:")
@@ -303,7 +305,9 @@ def yaml_text(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) -
             lines.append(f"  {kernel_class}:")
             dtypes = [*DTYPES_OF[kernel_class], *(dtype for dtype in NAMED if (kernel_class, dtype) in table)]
             lines += [f"    {dtype}: {table[kernel_class, dtype].yaml()}" for dtype in dtypes]
-    lines += [f"{name}: {{like: {relative}}}" for name, relative in LIKE.items()]
+    for name, relative in LIKE.items():
+        links = f", links_like: {LINKED_LIKE[name]}" if name in LINKED_LIKE else ""
+        lines.append(f"{name}: {{like: {relative}{links}}}")
     return "\n".join(lines) + "\n"
 
 

@@ -48,3 +48,20 @@ LIKE = {
     "Ascend-910C": "default",
 }
 """Nearest measured relative of GPUs without measurements: same architecture first, same kind of memory second."""
+
+LINKED_LIKE = dict.fromkeys(
+    (
+        "A100-40-PCIe",
+        "A100-80-PCIe",
+        "A30",
+        "A10",
+        "A10G",
+        "A40",
+        "A6000",
+        "H100-PCIe",
+        "RTX-3090",
+        "Rubin-CPX",
+    ),
+    "L40S",
+)
+"""Measured GPU whose collectives stand in for those of a GPU with another kind of link than its relative: PCIe."""

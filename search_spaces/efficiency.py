@@ -1,8 +1,8 @@
 """Efficiencies of the catalog: from the fitted figures of some accelerators to a complete table for each one.
 
 An accelerator lacks figures for most (kernel class, dtype) pairs. The order of substitution is: its own figure; its own
-in a wider dtype; the same two of its relative (`like`), and of the relative's relative; the same two of `default`. A
-substituted figure is `assumed`, says from where it was taken, and has no fit error.
+in a wider dtype; the same two of its relative (`like`, for collectives `links_like`), and of the relative's relative;
+the same two of `default`. A substituted figure is `assumed`, says from where it was taken, and has no fit error.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from .quantities import in_base_units, rounded
 
 DEFAULT = "default"
 LIKE = "like"
+LINKS_LIKE = "links_like"
+COLLECTIVES = ("all_reduce", "all_reduce_large", "all_to_all")
+"""Classes whose figures are about links, so that they come from the GPU whose links are alike."""
 
 WIDER: Mapping[str, tuple[str, ...]] = {
     "bf16": ("bf16",),
@@ -89,11 +92,13 @@ class EfficiencyChange(FigureChanges):
 class EfficiencyTable:
     """Known efficiencies by accelerator (and `default`) and (kernel class, compute dtype); relatives by name.
 
+    linked: the relatives of those whose links are not their relative's;
     engines: by accelerator (and `default`) what kernels take longer inside an engine.
     """
 
     known: Mapping[str, Mapping[Pair, KernelEfficiency]]
     relatives: Mapping[str, str]
+    linked: Mapping[str, str]
     engines: Mapping[str, InEngine]
 
     def changed(self, name: str, change: KernelChange, peaks: Peaks) -> EfficiencyTable:
@@ -113,25 +118,27 @@ class EfficiencyTable:
 
         peaks: by accelerator and compute dtype, in any unit; without them borrowed figures stay as they are.
         """
-        owners = tuple(self._owners(name))
+        own = tuple(self._owners(name, self.relatives))
+        linked = tuple(self._owners(name, {**self.relatives, **self.linked}))
         return {
             (kernel_class, dtype): efficiency
             for kernel_class in KERNEL_CLASSES
             for dtype in WIDER
-            if (efficiency := self._find(owners, kernel_class, dtype, peaks)) is not None
+            if (efficiency := self._find(linked if kernel_class in COLLECTIVES else own, kernel_class, dtype, peaks))
+            is not None
         }
 
     def in_engine(self, name: str) -> InEngine:
         """What kernels of accelerator `name` take longer inside an engine: its own figures, else its relative's."""
-        return next(self.engines[owner] for owner in self._owners(name) if owner in self.engines)
+        return next(self.engines[owner] for owner in self._owners(name, self.relatives) if owner in self.engines)
 
-    def _owners(self, name: str) -> Iterator[str]:
+    def _owners(self, name: str, relatives: Mapping[str, str]) -> Iterator[str]:
         owners: set[str] = set()
         owner: str | None = name
         while owner is not None and owner not in owners:
             owners.add(owner)
             yield owner
-            owner = self.relatives.get(owner)
+            owner = relatives.get(owner)
         yield DEFAULT
 
     def _find(self, owners: tuple[str, ...], kernel_class: str, dtype: str, peaks: Peaks) -> KernelEfficiency | None:
@@ -165,14 +172,16 @@ def parse_efficiency(
         name: {
             (kernel_class, dtype): _figures(row)
             for kernel_class, by_dtype in entry.items()
-            if kernel_class != LIKE
+            if kernel_class in KERNEL_CLASSES
             for dtype, row in by_dtype.items()
         }
         for name, entry in raw.items()
     }
-    relatives = {name: str(entry[LIKE]) for name, entry in raw.items() if LIKE in entry}
+    relatives, linked = (
+        {name: str(entry[key]) for name, entry in raw.items() if key in entry} for key in (LIKE, LINKS_LIKE)
+    )
     within = {DEFAULT: InEngine()} | {name: InEngine(**figures) for name, figures in engines.items()}
-    return EfficiencyTable(table, relatives, within)
+    return EfficiencyTable(table, relatives, linked, within)
 
 
 def _figures(row: Mapping[str, Any]) -> KernelEfficiency:

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 from costmodel.accelerator import Link, Origin
 from costmodel.engine import Role
+from costmodel.engine_arrays import engine_arrays
 from costmodel.estimate import Estimate, estimate
-from costmodel.step import StepLoad, step_time_one
+from costmodel.step import StepLoad, step_time, step_time_one
 from costmodel.units import GIGA
+from search_spaces.catalog import load_catalog
+from search_spaces.models import load_model
 from tests.toy import OVERHEAD, deepseek_v3, llama_8b, llama_70b, toy_accelerator, toy_config
 
 
@@ -47,6 +50,17 @@ def test_estimate_names_network_and_host() -> None:
 
 def of(role: Role, isl: float = 2000, osl: float = 201, **changes: Any) -> Estimate:
     return estimate(llama_8b(), toy_config(role=role), OVERHEAD, isl, osl, **changes)
+
+
+@pytest.mark.parametrize("chain", ["L4 L40S RTX-PRO-6000 H100 H200 B200 B300", "A100-80 H100", "MI300X MI325X MI355X"])
+@pytest.mark.parametrize("name", ["DeepSeek-V3", "Qwen3-30B-A3B", "gpt-oss-120b", "Mixtral-8x7B", "Llama-3.1-8B"])
+def test_a_gpu_that_is_better_in_every_figure_is_no_slower(chain: str, name: str) -> None:
+    model = load_model(name)
+    configs = [toy_config(load_catalog().accelerator(gpu), tensor=8) for gpu in chain.split()]
+    engines = engine_arrays(model, [replace(c, weight_dtype=model.native_weight_dtype) for c in configs], OVERHEAD)
+    for load in (*(StepLoad.decode(batch, 2048) for batch in (1, 8, 64)), StepLoad.prefill(8192)):
+        seconds = step_time(model, engines, load).total[:, 0]
+        assert (seconds[1:] <= 1.05 * seconds[:-1]).all(), dict(zip(chain.split(), seconds, strict=True))
 
 
 def test_a_prefill_engine_only_prefills() -> None:
