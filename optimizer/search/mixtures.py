@@ -211,10 +211,10 @@ class Mixing:
             heapq.heappush(self.waiting, (float(busy[at]), place, *rows[at]))
 
     def _settings(self, stage: Stage) -> IntArray:
-        """A setting of each shape of a stage that may be used and talks to all others.
+        """One or two settings of each shape of a stage that may be used and talk to all others.
 
-        Of one shape those known to be enough, the busiest first; then the largest token budget of which a full step is
-        within the TPOT: it harms nobody, and the more it takes the less others wait; the largest of all last.
+        Of those of one shape that are known to be enough the one that they keep busiest; and the largest token budget
+        of which a full step is within the TPOT: it harms nobody, and the more it takes the less others wait.
         """
         settings, tables = self.search.settings, self.search.instance.tables
         shape, usable = settings.shape, settings.role == stage.role
@@ -226,9 +226,10 @@ class Mixing:
             if stage.role == DECODE and pool.role is Role.PREFILL:
                 usable &= tables.talks[pool.shape, shape]
         harms = tables.full_base[shape, 0, settings.chunk] > float(self.search.instance.flows.tpot.min())
-        order = np.lexsort((np.where(harms, settings.chunk, -1 - settings.chunk), -self.preferred))
-        order = order[usable[order]]
-        return np.sort(order[np.unique(shape[order], return_index=True)[1]])
+        by_budget = -settings.seqs, np.where(harms, settings.chunk, -1 - settings.chunk)
+        orders = (np.lexsort((*by_budget, *first)) for first in ((), (-self.preferred,)))
+        best = [order[usable[order]] for order in orders]
+        return np.unique(np.concatenate([order[np.unique(shape[order], return_index=True)[1]] for order in best]))
 
     def _cheapest_apart(self, role: int) -> Pick | None:
         """The cheapest engines of a role that are known to be enough beside the best of partners; None without any."""
