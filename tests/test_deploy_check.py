@@ -150,7 +150,11 @@ def test_a_fault_is_a_line(deployed: tuple[Path, Path], capsys: pytest.CaptureFi
 
 def test_a_record_keeps_every_option() -> None:
     asked = options("dynamo", namespace="a", rdma="r/b", labels={"H100": "X"}, image="i:1", model="m/n", claim="c")
-    assert recorded_options(deployment_files(plan_of(), asked)[RECORD]) == asked
+    text = deployment_files(plan_of(), asked)[RECORD]
+    assert recorded_options(text) == asked
+    for old, new in ((f'"{asked.version}"', '"0.1"'), ('"dynamo"', '"dinamo"')):
+        with pytest.raises(InputError, match=r"^x/deployment\.json: .* is not known"):
+            recorded_options(text.replace(old, new), "x/deployment.json")
 
 
 # --- plans that a target cannot run are refused

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.engine import Role
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError, shown, value_of
 from optimizer.plans.plan import Plan
 from reports.deploy.deployment import (
     DeployedPool,
@@ -296,10 +296,13 @@ def recorded_options(text: str, where: str = RECORD) -> Options:
     """The options of a record; InputError if it is none. where: the file, in messages."""
     record = JsonText(where, text)
     try:
-        return DeploymentRecord.model_validate(record.value()).options
+        options = DeploymentRecord.model_validate(record.value()).options
     except ValidationError as error:
         fault = faults_of(error)[0]
         raise record.error(fault.sentence, fault.path) from error
+    with value_of(where):
+        checked_version(options.target, options.version, unchecked=options.unchecked)
+    return options
 
 
 def checked_directory(plan: Plan, directory: Path, target: str | None = None) -> tuple[list[str], list[str]]:
