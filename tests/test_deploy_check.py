@@ -21,6 +21,7 @@ from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
 from reports.answers.deployability import deploy_sentence, what_runs
+from reports.answers.plan import plan_page
 from reports.deploy.files import RECORD, WRITERS, deployment_files, differences, recorded_options
 from reports.deploy.formats import READERS, load_documents
 from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of
@@ -209,6 +210,7 @@ def test_golden_refusals() -> None:
     assert_golden("deploy/refusals.txt", text)
     nameless = plan_of((ALONE,), Ask(weight_dtype="int4"))
     assert "name a checkpoint with --model (see" in deploy_sentence(nameless, what_runs(nameless), brief=True)
+    assert "name a checkpoint with --model." in plan_page(nameless)
 
 
 @pytest.mark.parametrize("name", [*ENGINES, "dynamo-by-length", "vllm-by-length", "llm-d-ranks"])
