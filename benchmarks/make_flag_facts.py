@@ -58,14 +58,8 @@ def vllm_facts(folder: Path) -> dict[str, Any]:
             said = {**entry, **entry.get("differs", {}).get(version, {})}
             kind = "switch" if said["kind"] in SWITCHES else _kind(said["type"])
             flags[version][name] = _fact(kind, said["choices"])
-    details = {
-        version: {
-            "connectors": transfer[version]["connectors"],
-            "transfer_fields": sorted(transfer[version]["KVTransferConfig"]),
-        }
-        for version in versions
-    }
-    return {"source": dump["parser"], "flags": _shared(flags), "transfer": details}
+    connectors = {version: transfer[version]["connectors"] for version in versions}
+    return {"source": dump["parser"], "flags": _shared(flags), "connectors": connectors}
 
 
 def sglang_facts(folder: Path) -> dict[str, Any]:

@@ -186,16 +186,21 @@ FILE_ENDINGS = (".csv", ".yaml", ".yml", ".json", ".jsonl", ".gz")
 def parse_settings(settings: tuple[str, ...], **flags: str | float | None) -> dict[str, str]:
     """Split KEY=VALUE flags; flags: others that override a key of the file, None where they were not given.
 
+    A key that is set again counts where it stands last, after other spellings of it.
+
     >>> parse_settings(("workload.request_rate=25",), prices="spot", target=None)
     {'workload.request_rate': '25', 'prices': 'spot'}
+    >>> parse_settings(("slo.0.ttft=1s", "slo.chat.ttft=2s", "slo.0.ttft=3s"))
+    {'slo.chat.ttft': '2s', 'slo.0.ttft': '3s'}
     >>> parse_settings(("prices=my.csv",))["prices"] == str(Path.cwd() / "my.csv")
     True
     """
-    pairs = {}
+    pairs = dict[str, str]()
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key.strip():
             raise InputError(f"--set {shown(setting)} is not KEY=VALUE, such as workload.request_rate=25")
+        pairs.pop(key.strip(), None)
         is_file = key.strip() in FILE_SETTINGS and value.strip().lower().endswith(FILE_ENDINGS)
         pairs[key.strip()] = str(Path(value.strip()).absolute()) if is_file else value.strip()
     return pairs | {key: str(value) for key, value in flags.items() if value is not None}

@@ -33,7 +33,7 @@ from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, core_schem
 
 from costmodel.errors import UNWRITABLE, InputError, name_hint, name_list, nearest_name, shown, value_of
 from costmodel.units import HOURS_PER_DAY
-from costmodel.words import join_words
+from costmodel.words import join_words, plural
 
 from .bounds import DAY_PARTS, Bounds
 from .files import Fault, FaultsError, Keys, Source
@@ -284,11 +284,11 @@ def day_multiples(values: object) -> tuple[float, ...]:
         multiples = ()
     if not multiples:
         text = shown(",".join(values)[:80] if isinstance(values, list) else values)
-        raise InputError(f"{text} is neither 'plan' nor multiples of the rate such as 0.4,1,0.8")
+        raise InputError(f"{text} is neither 'plan' nor numbers such as 0.4,1,0.8")
     if not DAY_PARTS.holds(len(multiples)):
-        raise InputError(f"has {len(multiples)} multiples; {DAY_PARTS.sentence()}")
+        raise InputError(f"has {plural(len(multiples), 'number')}; {DAY_PARTS.sentence()}")
     if not all(math.isfinite(multiple) and multiple >= 0.0 for multiple in multiples) or max(multiples) <= 0.0:
-        raise InputError("its multiples must be finite, 0 or more, and one of them above 0")
+        raise InputError("its numbers must be finite, 0 or more, and one of them above 0")
     return multiples
 
 

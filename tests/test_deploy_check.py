@@ -21,6 +21,7 @@ from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
 from reports.answers.deployability import deploy_sentence, what_runs
+from reports.answers.plan import plan_page
 from reports.deploy.files import RECORD, WRITERS, deployment_files, differences, recorded_options
 from reports.deploy.formats import READERS, load_documents
 from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of
@@ -150,7 +151,11 @@ def test_a_fault_is_a_line(deployed: tuple[Path, Path], capsys: pytest.CaptureFi
 
 def test_a_record_keeps_every_option() -> None:
     asked = options("dynamo", namespace="a", rdma="r/b", labels={"H100": "X"}, image="i:1", model="m/n", claim="c")
-    assert recorded_options(deployment_files(plan_of(), asked)[RECORD]) == asked
+    text = deployment_files(plan_of(), asked)[RECORD]
+    assert recorded_options(text) == asked
+    for old, new in ((f'"{asked.version}"', '"0.1"'), ('"dynamo"', '"dinamo"')):
+        with pytest.raises(InputError, match=r"^x/deployment\.json: .* is not known"):
+            recorded_options(text.replace(old, new), "x/deployment.json")
 
 
 # --- plans that a target cannot run are refused
@@ -205,6 +210,7 @@ def test_golden_refusals() -> None:
     assert_golden("deploy/refusals.txt", text)
     nameless = plan_of((ALONE,), Ask(weight_dtype="int4"))
     assert "name a checkpoint with --model (see" in deploy_sentence(nameless, what_runs(nameless), brief=True)
+    assert "name a checkpoint with --model." in plan_page(nameless)
 
 
 @pytest.mark.parametrize("name", [*ENGINES, "dynamo-by-length", "vllm-by-length", "llm-d-ranks"])

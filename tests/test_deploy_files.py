@@ -411,3 +411,22 @@ def test_a_set_has_less_room_for_names() -> None:
     plan = plan_of((replace(RANKS[0], name="b-name-of-20-letters"), RANKS[1]), long)
     assert "and 37 are allowed" in str(refusal(plan, options("llm-d")))
     assert "and 37 are allowed" not in str(refusal(by_day(plan), options("llm-d")))
+
+
+@pytest.mark.parametrize(
+    ("ask", "change", "words"),
+    [
+        (Ask(), {"max_num_batched_tokens": 100}, "max_num_batched_tokens 100 is below max_num_seqs 128"),
+        (
+            Ask("DeepSeek-V3", "fp8", draft="mtp", drafted=3),
+            {"max_num_batched_tokens": 256},
+            "max_num_batched_tokens 256 is below 4 x max_num_seqs 128",
+        ),
+        (Ask(), {"max_model_len": 131_088}, "requests of 131,088 tokens are longer than the 131,072 positions"),
+    ],
+    ids=["steps", "drafts", "positions"],
+)
+def test_engines_that_would_not_start_are_refused(ask: Ask, change: dict[str, int], words: str) -> None:
+    plan = plan_of((Case("colocated", "H200", tp=8, seqs=128),), ask)
+    pools = [pool.model_copy(update=change) for pool in plan.pools]
+    assert words in str(refusal(plan.model_copy(update={"pools": pools}), options("vllm")))

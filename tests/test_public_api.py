@@ -106,7 +106,7 @@ def test_values_of_numpy_and_texts_with_units_are_taken_as_they_are_meant(
     ("name", "arguments", "said"),
     [
         ("simulate", {"alternative": 0}, "alternative: 0 is out of range; must be at least 1"),
-        ("simulate", {"diurnal": [1, -1]}, "diurnal: its multiples must be finite, 0 or more"),
+        ("simulate", {"diurnal": [1, -1]}, "diurnal: its numbers must be finite, 0 or more"),
         ("whatif", {"vary": "rate=1,2", "jobs": 0}, "jobs: 0 is out of range"),
         ("optimize", {"settings": ["a=1"]}, "settings: give values by dotted path"),
         ("evaluate", {"fleet": {}}, "a value of type dict is not a plan or a fleet; give the name of its file"),

@@ -195,7 +195,7 @@ def explain_each(problem: Problem, configs: Sequence[EngineQuery]) -> list[Expla
 
 
 def _explain(problem: Problem, config: EngineQuery, searches: dict[SearchSpace, FleetSearch]) -> Explanation:
-    wider, unsearched_settings = _with_config_searched(problem, config)
+    wider, unsearched_settings = _wider_problem(problem, config)
     offer, shape = wider.offers[config.shape.offer], config.shape
     reasons = dict(refusals(wider, shape))
     rulings = tuple(Ruling(name, reasons.get(name)) for name in RULES)
@@ -208,8 +208,8 @@ def _explain(problem: Problem, config: EngineQuery, searches: dict[SearchSpace, 
     return Explanation(offer, rulings, unsearched_settings, standings)
 
 
-def _with_config_searched(problem: Problem, config: EngineQuery) -> tuple[Problem, dict[str, tuple[int | str, ...]]]:
-    """The problem with the wanted settings in its search space, and the ranges that they were not in."""
+def _wider_problem(problem: Problem, config: EngineQuery) -> tuple[Problem, dict[str, tuple[int | str, ...]]]:
+    """The problem with the settings of a config in its search space, and the ranges that they were not in."""
     space = problem.full_space
     settings = dict.fromkeys(DEGREES, 1) | {name: value for name, value in config.stated.items() if name != "role"}
     missing = {name: getattr(space, name) for name, value in settings.items() if value not in getattr(space, name)}

@@ -318,7 +318,7 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
         more = f" and {len(strays) - MOST_STRAYS:,} more" if len(strays) > MOST_STRAYS else ""
         names = ", ".join(clean(name, 200) for name in strays[:MOST_STRAYS])
         count = f"{plural(len(strays), 'file')} there {'are' if len(strays) > 1 else 'is'}"
-        console.show(f"{count} not of this plan, and are applied with the whole folder: {names}{more}")
+        console.show(f"{count} not of this plan: {names}{more}")
     if not differences:
         console.show(f"{directory} deploys {shown(plan.name)} as it was evaluated")
         return
@@ -427,7 +427,7 @@ def autoscale(
     volume = planned_profile(instance)
     if by_hour:
         if len(by_hour) != HOURS_PER_DAY or not all(map(bounds.HOURLY_RATE.holds, by_hour)):
-            high = f"{bounds.HOURLY_RATE.high:,g}"
+            high = f"{bounds.HOURLY_RATE.high:,.0f}"
             raise InputError(f"--by-hour has {len(by_hour)} rates; allowed: {HOURS_PER_DAY}, each from 0 to {high}/s")
         volume = np.array(by_hour) / instance.problem.workload.request_rate
     if volume is None:

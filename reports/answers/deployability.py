@@ -11,6 +11,7 @@ from optimizer.plans.plan import Plan, Status
 from reports.command_lines import again_command, command_words
 from reports.deploy.deployment import NamelessWeightsError, UndeployableError
 from reports.deploy.files import Deployable, deployable, planned_target
+from reports.document import Section
 from reports.question import has_fleet, inputs_of
 from reports.text import clean
 from search_spaces.problem import target_of
@@ -37,13 +38,7 @@ def deploy_sentence(plan: Plan, runs: Deployable | None, *, brief: bool = False)
     if runs is None or not runs.refused:
         return ""
     if brief and runs.target is None:
-        is_nameless = all(isinstance(error, NamelessWeightsError) for error in runs.refused.values())
-        to_do = (
-            "To deploy this plan, name a checkpoint with --model"
-            if is_nameless
-            else "No deployment target runs this plan"
-        )
-        return f"{to_do} (see -v)."
+        return f"{no_target_words(runs)} (see -v)."
     if brief:
         unable = [f"{target_of(name).title}{' alone' * (name == plan.engine)}" for name in runs.refused]
         return f"Deploy it with {target_of(str(runs.target)).title}: {join_words(unable)} cannot run it (see -v)."
@@ -59,6 +54,14 @@ def deploy_sentence(plan: Plan, runs: Deployable | None, *, brief: bool = False)
         targets_by_reason.setdefault(clean(why, REASON_LIMIT), []).append(_target_words(name, plan.engine))
     reasons = " ".join(f"{join_words(names)} cannot run this plan: {why}." for why, names in targets_by_reason.items())
     return f"{able}{reasons}{another}"
+
+
+def no_target_words(runs: Deployable) -> str:
+    """Say of a plan that no target runs that none does, or that one would if its weights had a name."""
+    is_nameless = all(isinstance(error, NamelessWeightsError) for error in runs.refused.values())
+    return (
+        "To deploy this plan, name a checkpoint with --model" if is_nameless else "No deployment target runs this plan"
+    )
 
 
 def backend_sentence(runs: Deployable | None) -> str:
@@ -90,3 +93,10 @@ def deploy_command(plan: Plan, runs: Deployable | None) -> str:
     folder = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in {"-o", "--output"}), "plan")
     target_flag = "" if target == planned_target(plan) else f" --target {target}"
     return f"pdplan deploy {shlex.quote(posixpath.join(folder, 'plan.json'))}{target_flag} -o deploy"
+
+
+def files_section(plan: Plan, runs: Deployable | None) -> Section:
+    """The command that writes the files that deploy a plan, or why none does."""
+    words = "They tell the engines these settings, and a max_model_len with room for a chat template."
+    words = f"{no_target_words(runs)}." if runs is not None and runs.target is None else words
+    return Section("Deployment files", (words,), code=deploy_command(plan, runs))

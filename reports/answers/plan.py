@@ -181,7 +181,7 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
         _alternatives(plan, brief=False),
         *(() if plan.status is Status.STATED else (sensitivity_section(plan),)),
         plan_details.workload_section(plan, workload_charts(plan)),
-        plan_details.settings_section(plan, runs, deployability.deploy_command(plan, runs)),
+        plan_details.settings_section(plan, runs, deployability.files_section(plan, runs)),
         _trust(plan),
     )
 

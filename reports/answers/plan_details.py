@@ -120,10 +120,8 @@ def hand_over_sentence(plan: Plan) -> str:
     )
 
 
-def settings_section(plan: Plan, runs: Deployable | None, command: str) -> Section:
-    """The settings of the engines, the reasons for them, and the command that writes the files that state them."""
-    deploying = "They tell the engines these settings, and a max_model_len with room for a chat template."
-    deploying = deploying if command else "No target runs this fleet as it is."
+def settings_section(plan: Plan, runs: Deployable | None, files: Section) -> Section:
+    """The settings of the engines, the reasons for them, and how the files that state them are written."""
     rows = () if runs is None or runs.engines is None else setting_rows(runs.engines)
     cells = [(clean(setting), clean(value, 400), clean(why, 200)) for setting, value, why in rows]
     reasons = table_of(("setting", "value", "why"), cells)
@@ -144,7 +142,7 @@ def settings_section(plan: Plan, runs: Deployable | None, command: str) -> Secti
         ("Exactly what was evaluated, per pool.",),
         table=engines,
         sections=(
-            Section("Deployment files", (deploying,), code=command),
+            files,
             Section("Why each setting is stated", table=reasons, detail=Detail.FOLDED),
         ),
         detail=Detail.PAGE,

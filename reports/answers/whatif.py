@@ -118,8 +118,8 @@ def cost_map(keys: Sequence[str], rows: Sequence[WordsAndAnswer]) -> tuple[Chart
     if len(keys) > 2:
         return ()
     down, across = keys if len(keys) == 2 else ("", keys[0])
-    having = _costs([answer for _, answer in rows])
-    ends = (min(having), max(having)) if having else (0.0, 0.0)
+    costs = _costs([answer for _, answer in rows])
+    ends = (min(costs), max(costs)) if costs else (0.0, 0.0)
     levers = f"{clean(down)} (down) and {clean(across)} (across)" if down else clean(across)
 
     def cell(values: tuple[str, ...], answer: Answer) -> HeatCell:
@@ -128,9 +128,9 @@ def cost_map(keys: Sequence[str], rows: Sequence[WordsAndAnswer]) -> tuple[Chart
         tip = f"{_assigned(keys, values)}: {cost_cell(answer)}, {fleet_line(answer.pools)}"
         return HeatCell(values[0] if down else "", values[-1], (number,), tone_of(answer.cost, ends), tip)
 
-    span = " to ".join(dict.fromkeys(map(hourly, ends))) if having else "no fleet"
-    if 0 < len(having) < len(rows):
-        span += f"; no fleet in {len(rows) - len(having)} of {plural(len(rows), 'cell')}"
+    span = " to ".join(dict.fromkeys(map(hourly, ends))) if costs else "no fleet"
+    if 0 < len(costs) < len(rows):
+        span += f"; no fleet in {len(rows) - len(costs)} of {plural(len(rows), 'cell')}"
     chart = Chart(
         title=f"Cost: {span}",
         caption=f"$/h by {levers}; the stronger the color, the more it costs; – is no fleet.",

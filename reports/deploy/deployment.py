@@ -91,8 +91,8 @@ def legal_flag(engine: str, version: str, name: str) -> Any:
 
 def connectors_of(version: str) -> set[str]:
     """The connectors that one version of vLLM has."""
-    transfer: dict[str, dict[str, list[str]]] = _data("flags.json")["vllm"]["transfer"]
-    return set.intersection(*(set(transfer[dump]["connectors"]) for dump in _around(transfer, version)))
+    connectors: dict[str, list[str]] = _data("flags.json")["vllm"]["connectors"]
+    return set.intersection(*(set(connectors[dump]) for dump in _around(connectors, version)))
 
 
 def _around(dumps: Iterable[str], version: str) -> list[str]:

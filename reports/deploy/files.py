@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from costmodel.engine import Role
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError, shown, value_of
 from optimizer.plans.plan import Plan
 from reports.deploy.deployment import (
     DeployedPool,
@@ -57,7 +57,7 @@ WRITERS: Final[Mapping[str, Callable[[Deployment], dict[str, str]]]] = {
 def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> dict[str, str]:
     """Every file of a plan's deployment by its path in the directory.
 
-    InputError for the first rule that is broken; it names the other targets that the same plan and options do for.
+    InputError for the first fault; it names the other targets that the same plan and options do for.
     base: folder from which files that the plan's problem names are looked up.
     """
     try:
@@ -201,8 +201,14 @@ def _faults(deployment: Deployment) -> Iterator[str]:
 
 
 def _pool_faults(deployment: Deployment, pool: DeployedPool) -> Iterator[str]:
-    """Why an engine of a pool has no place on its nodes."""
+    """Why an engine of a pool does not start, or has no place on its nodes."""
     settings, gpus = pool.settings, pool.node_gpus
+    tokens, seqs, longest = settings.max_num_batched_tokens, settings.max_num_seqs, settings.max_model_len
+    verified = 1 if pool.role is Role.PREFILL else settings.verified
+    if tokens < verified * seqs:
+        yield f"max_num_batched_tokens {tokens:,} is below {f'{verified} x ' * (verified > 1)}max_num_seqs {seqs:,}"
+    if longest > deployment.own_context and not settings.config_overrides:
+        yield f"requests of {longest:,} tokens are longer than the {deployment.own_context:,} positions of the model"
     if (reason := memory_refused(deployment.model, pool.config)) is not None:
         yield reason
     if pool.nodes > 1 and deployment.options.target == "trtllm":
@@ -255,7 +261,7 @@ def write_deployment(
     """Write a plan's deployment into a directory of its own, and return what was written.
 
     A directory that holds anything is refused; with `force`, one that holds an earlier deployment of ours is written
-    over. Nothing is written where a rule is broken, and nothing outside the directory.
+    over. Nothing is written where the plan cannot be deployed so, and nothing outside the directory.
     """
     check_deployment(directory, force=force)
     return write_listed(deployment_files(plan, options, base), directory)
@@ -290,10 +296,13 @@ def recorded_options(text: str, where: str = RECORD) -> Options:
     """The options of a record; InputError if it is none. where: the file, in messages."""
     record = JsonText(where, text)
     try:
-        return DeploymentRecord.model_validate(record.value()).options
+        options = DeploymentRecord.model_validate(record.value()).options
     except ValidationError as error:
         fault = faults_of(error)[0]
         raise record.error(fault.sentence, fault.path) from error
+    with value_of(where):
+        checked_version(options.target, options.version, unchecked=options.unchecked)
+    return options
 
 
 def checked_directory(plan: Plan, directory: Path, target: str | None = None) -> tuple[list[str], list[str]]:
