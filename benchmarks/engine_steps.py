@@ -108,8 +108,8 @@ def accelerator_of(system: str, without: str | None) -> Accelerator:
         for (owner, kernel_class, dtype), row in tables.items():
             if owner == name:
                 own[kernel_class][dtype] = row
-        found = step_evidence(data_folder(), load_hardware(), tables, without)
-        fitted = [fit_one(item, compare=False) for item in found if item.fitted and item.accelerator == name]
+        evidence = step_evidence(data_folder(), load_hardware(), tables, without)
+        fitted = [fit_one(item, compare=False) for item in evidence if item.fitted and item.accelerator == name]
         for (kernel_class, dtype), entry in entries_of(fitted)[name].items():
             own[kernel_class][dtype] = yaml.safe_load(entry.yaml())
     kin = {

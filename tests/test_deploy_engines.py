@@ -99,9 +99,9 @@ def written(plan: Plan, target: str, version: str | None = None) -> dict[str, st
     lengths = {pool.id: pool.settings.max_model_len for pool in deployment.pools}
     for name, replicas, flags, _ in started(files):
         count[name] += replicas
-        stated = told(pools[name], deployment, lengths[name])
-        found = {flag: flags.get(flag, (flags.get("kv_cache_config") or {}).get(flag)) for flag in stated}
-        assert list(map(str, found.values())) == list(map(str, stated.values())), (name, found, stated)
+        stated = planned_flags(pools[name], deployment, lengths[name])
+        written = {flag: flags.get(flag, (flags.get("kv_cache_config") or {}).get(flag)) for flag in stated}
+        assert list(map(str, written.values())) == list(map(str, stated.values())), (name, written, stated)
         assert not {flag for flag in flags if flag.startswith("--")} - known_flags(deployment, flags)
     assert count == {pool.id: pool.replicas for pool in plan.pools}
     return files
@@ -118,7 +118,7 @@ def known_flags(deployment: Deployment, flags: Collection[str]) -> set[str]:
     return {flag for flag in flags if flag in dynamo or (engine != "trtllm" and legal_flag(engine, version, flag))}
 
 
-def told(pool: Pool, deployment: Deployment, length: int) -> dict[str, Any]:
+def planned_flags(pool: Pool, deployment: Deployment, length: int) -> dict[str, Any]:
     """What an engine of a pool has to be told, in the words of its engine."""
     tp, pp, dp, seqs, tokens = (
         getattr(pool, name) for name in (*(f"{kind}_parallel" for kind in ("tensor", "pipeline", "data")), *LIMITS)
@@ -311,13 +311,13 @@ def test_limits_are_those_of_the_simulation(engine: str, pools: tuple[Case, ...]
     plan = plan_of(pools, Ask(model or "Llama-3.1-8B", engine=engine))
     deployment = deployment_of(plan, engine)
     simulated = dict(zip([pool.id for pool in plan.pools], simulated_fleet(*fleet_of_plan(plan)), strict=True))
-    for one in deployment.pools:
-        pool, told = simulated[one.id], one.settings
+    for deployed in deployment.pools:
+        pool, settings = simulated[deployed.id], deployed.settings
         limits = pool.limits
-        assert (one.role, told.pipeline) == (pool.role, pool.pipeline)
-        assert (told.max_num_seqs, told.block_tokens) == (limits.max_num_seqs, limits.block_size)
-        assert told.max_num_batched_tokens == limits.max_num_batched_tokens
-        rank = told.max_num_batched_tokens // told.data
+        assert (deployed.role, settings.pipeline) == (pool.role, pool.pipeline)
+        assert (settings.max_num_seqs, settings.block_tokens) == (limits.max_num_seqs, limits.block_size)
+        assert settings.max_num_batched_tokens == limits.max_num_batched_tokens
+        rank = settings.max_num_batched_tokens // settings.data
         assert min(limits.long_prefill_threshold, limits.max_num_batched_tokens) == rank
 
 

@@ -37,12 +37,12 @@ def explained(problem: Problem, config: EngineQuery) -> Explanation:
 
 
 def test_a_config_that_breaks_a_rule_is_out_with_the_reason(problem: Problem) -> None:
-    found = explained(problem, parse_query({"gpu": "H100", "tp": "3"}, problem))
-    refused = {one.rule: one.reason for one in found.rulings if one.reason}
-    assert not found.feasible
-    assert not found.standings
+    explanation = explained(problem, parse_query({"gpu": "H100", "tp": "3"}, problem))
+    refused = {one.rule: one.reason for one in explanation.rulings if one.reason}
+    assert not explanation.feasible
+    assert not explanation.standings
     assert refused["tensor_divides_heads"] == "TP 3 does not divide 32 attention heads"
-    assert len(found.rulings) == len(RULES)
+    assert len(explanation.rulings) == len(RULES)
 
 
 def test_the_best_config_ranks_first_and_costs_what_the_search_finds(problem: Problem) -> None:

@@ -233,9 +233,8 @@ def closed_loop(times: EngineTimes, policy: ServingPolicy, load: ClosedLoad, poo
     felt = np.zeros_like(gaps) if pools.apart else prompt.shared / gaps
     stays = together if prefills_first else np.zeros_like(gaps)  # a wave decodes as one, after half of its prompts
     other_share = 1.0 - 1.0 / residents
-    carried = (
-        0.0 if prefills_first else load.equality * other_share * prompt.alone
-    )  # of a prompt in each of their steps
+    # of a prompt, what each step of the others carries
+    carried = 0.0 if prefills_first else load.equality * other_share * prompt.alone
     running, queue, delay = residents, np.zeros_like(residents), np.zeros_like(residents)
     for _ in range(ITERATIONS):
         batch = (running + stays * (residents - running)) / pools.decode_workers

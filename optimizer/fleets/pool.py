@@ -224,17 +224,17 @@ def pool_state(instance: Instance, pool: FleetPool, volume: float) -> PoolState:
     Of sessions more than on average are under way (`_busy_share`), and what the cache finds is what it finds then.
     """
     rate = instance.flows.rate * pool.route * volume
-    return replace(_state(_engines(instance, pool, rate * _busy_share(instance.flows, rate))), rate=rate)
+    share = _busy_share(instance.flows, rate)
+    state = mean_state(instance, pool, volume * share)
+    return state if share == 1.0 else replace(state, rate=rate)
 
 
 def mean_state(instance: Instance, pool: FleetPool, volume: float) -> PoolState:
-    """The same with the mean number of sessions, whose hits are those over a long time."""
-    return _state(_engines(instance, pool, instance.flows.rate * pool.route * volume))
-
-
-def _engines(instance: Instance, pool: FleetPool, rate: FloatArray) -> _Engines:
+    """The state of a pool with the mean number of sessions, whose hits are those over a long time."""
+    rate = instance.flows.rate * pool.route * volume
     alike = instance.tables.alike, instance.flows.alike, instance.problem.kv_cache_tier
-    return _Engines((*alike, *_settings(pool), rate.tobytes(), _spread(instance)), instance, pool, rate)
+    key = *alike, *_settings(pool), rate.tobytes(), _spread(instance)
+    return _state(_Engines(key, instance, pool, rate))
 
 
 def _spread(instance: Instance) -> bool:

@@ -227,9 +227,11 @@ class Mixing:
                 usable &= tables.talks[pool.shape, shape]
         harms = tables.full_base[shape, 0, settings.chunk] > float(self.search.instance.flows.tpot.min())
         by_budget = -settings.seqs, np.where(harms, settings.chunk, -1 - settings.chunk)
-        orders = (np.lexsort((*by_budget, *first)) for first in ((), (-self.preferred,)))
-        best = [order[usable[order]] for order in orders]
-        return np.unique(np.concatenate([order[np.unique(shape[order], return_index=True)[1]] for order in best]))
+        best = []
+        for order in (np.lexsort(by_budget), np.lexsort((*by_budget, -self.preferred))):
+            able = order[usable[order]]
+            best.append(able[np.unique(shape[able], return_index=True)[1]])
+        return np.unique(np.concatenate(best))
 
     def _cheapest_apart(self, role: int) -> Pick | None:
         """The cheapest engines of a role that are known to be enough beside the best of partners; None without any."""
