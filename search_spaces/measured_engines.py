@@ -408,8 +408,7 @@ def _batch(engine: str, model: Transformer, token_budget: int, members: list[Mea
     return Batch(engine, model, token_budget, tuple(members), load, pools)
 
 
-# Predictions beside measurements, row by row, with error bars; a row that cannot be predicted says why. Measurements
-# that contradict physics or their own description are marked; they are scored, but no fit follows them.
+# Predictions beside measurements, row by row, with error bars; a row that cannot be predicted says why.
 
 OUT_OF_RANGE = "the prediction is no finite number: its model or its sizes are beyond what can be computed"
 SERVING_GROUP = ("model", "accelerator", "engine", "mode")
