@@ -269,8 +269,8 @@ def autoscale_verdict(problem: Problem, day: Day) -> str:
         )
     how, hours = "when simulated" if day.simulated_requests else "by formula", "Every other" if doubt else "Every"
     share = percent(day.saved_usd_per_day / day.fixed_usd_per_day)
-    saved = round(day.fixed_usd_per_day, 2) - round(day.ahead_usd_per_day, 2)  # of the prices as they are shown
-    return f"{cost}: {money(saved)} saved ({share}).{doubt} {hours} hour meets its SLO {how} ({lowest(problem, day)})."
+    saving = round(day.fixed_usd_per_day, 2) - round(day.ahead_usd_per_day, 2)  # of the prices as they are shown
+    return f"{cost}: {money(saving)} saved ({share}).{doubt} {hours} hour meets its SLO {how} ({lowest(problem, day)})."
 
 
 def unsure(problem: Problem, day: Day) -> str:

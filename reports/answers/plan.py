@@ -562,5 +562,5 @@ def cheapest_sentence(evaluation: FleetEvaluation) -> str:
     change = signed_percent(-saving / cost)
     if saving < 0.0:
         return f"Cheapest fleet found{basis}: {fleet}, {hourly(-saving)} more ({change})."
-    found = f"Cheapest fleet found{basis}: {fleet}, {hourly(saving)} less ({change}, {monthly(saving)} a month)."
-    return " ".join(said(found, verdict.risk_sentence(best, "Risk of that fleet", "that cheaper fleet")))
+    advice = f"Cheapest fleet found{basis}: {fleet}, {hourly(saving)} less ({change}, {monthly(saving)} a month)."
+    return " ".join(said(advice, verdict.risk_sentence(best, "Risk of that fleet", "that cheaper fleet")))

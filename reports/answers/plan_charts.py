@@ -421,7 +421,7 @@ class LengthMap:
     def words(self, output: int, input_: int) -> str:
         """Name a cell."""
         ends = (self.isl_edges[input_ : input_ + 2], self.osl_edges[output : output + 2])
-        isl, osl = ("–".join(map(power_of_two, each)) for each in ends)
+        isl, osl = ("–".join(map(power_of_two, pair)) for pair in ends)
         return f"{isl} input and {osl} output tokens"
 
 

@@ -125,7 +125,7 @@ def steps_section(plan: Plan) -> Section:
     rows = []
     for pool in plan.pools:
         at = pool.operating_point
-        shares = (percent(getattr(at.time_split, part)) for part in PARTS)
+        shares = (percent(getattr(at.time_split, name)) for name in PARTS)
         rows.append((pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
     columns = ("pool", "#step", "#requests", *(f"#{name}" for name in PARTS.values()))
     return Section("Where the time of a step goes", table=table_of(columns, rows), detail=Detail.PAGE)
