@@ -6,19 +6,28 @@ python benchmarks/accuracy_page.py DATA
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+from serving_suspects import suspicions
 
 from costmodel.words import percentage
 from pdplan.commands.predictions import FILES
 from reports.answers.accuracy import LABELS, QUANTITIES, error_cells, labelled, validation_dict
 from search_spaces.catalog import load_catalog
 from search_spaces.engines import ENGINES, load_serving_policy
-from search_spaces.measured_engines import predict_serving, predict_steps
-from search_spaces.measurements import SCRIPTS, RowKind, read_measurements, read_scripts, with_settings
+from search_spaces.measured_engines import (
+    Predictions,
+    batches_of,
+    deployments_of,
+    predict_serving,
+    predict_steps,
+    steady_state,
+)
+from search_spaces.measurements import SCRIPTS, Row, RowKind, read_measurements, read_scripts, with_settings
 from search_spaces.serving_error import ASSUMED_WIDENING, Factors, interval_of, shipped_errors, step_widths
 
 ORIGIN = """Written by `python benchmarks/accuracy_page.py DATA`: figures of the data folder given, and of the catalog's
@@ -159,16 +168,30 @@ def appendix_page(files: Mapping[str, dict[str, Any]]) -> str:
 
 def _suspects(value: dict[str, Any]) -> list[str]:
     """Rows that contradict physics or their own description, and the errors without them."""
-    suspects, rest = value.get("suspect", []), value.get("without_suspect", {})
+    suspects, rest = value.get("suspect", {}), value.get("without_suspect", {})
     if not suspects:
         return []
-    rows = [[str(row[key]) for key in ("rule", "model", "accelerator", "engine", "mode", "rows")] for row in suspects]
-    table = markdown_table(["rule", "model", "accelerator", "engine", "mode", "rows"], rows, 5)
+    rows = [[*key, str(count)] for key, count in sorted(suspects.items())]
+    table = markdown_table(["rule", *LABELS["serving"], "rows"], rows, 5)
     errors = ", ".join(
         f"{name.upper()} {rest[f'{name}_median_abs_pct']:.1f} % (bias {rest[f'{name}_bias_pct']:+.1f} %)"
         for name in ("ttft", "tpot")
     )
     return [f"{SUSPECT}\n\n{table}\n\nThe other {rest['rows']} rows: {errors}.\n"]
+
+
+def with_suspects(value: dict[str, Any], outcome: Predictions, rows: Sequence[Row], models: Path) -> dict[str, Any]:
+    """The errors of a file of serving rows, with how many rows break each rule and the errors of the others."""
+    doubts: dict[int, str] = {}
+    for batch in batches_of(deployments_of(rows, load_catalog(), models)[0]):
+        broken = suspicions(batch, steady_state(batch, load_serving_policy(batch.engine)))
+        doubts |= {each.row.line: rule for each, rule in zip(batch.deployments, broken, strict=True) if rule}
+    suspects = Counter((doubts[row.line], *row.group.values()) for row in outcome.predicted if row.line in doubts)
+    sound = tuple(row for row in outcome.predicted if row.line not in doubts)
+    return value | {
+        "suspect": suspects,
+        "without_suspect": validation_dict(RowKind.SERVING, Predictions(sound, ())),
+    }
 
 
 def _fitted(error: ServingError) -> str:
@@ -285,7 +308,10 @@ def main(data: Path) -> None:
         kind, rows = read_measurements(file)
         rows = with_settings(rows, read_scripts(file.parent / SCRIPTS))
         predict = predict_serving if kind is RowKind.SERVING else predict_steps
-        files[file.name] = validation_dict(kind, predict(rows, catalog, data / "models"))
+        outcome = predict(rows, catalog, data / "models")
+        value = validation_dict(kind, outcome)
+        serving = kind is RowKind.SERVING
+        files[file.name] = with_suspects(value, outcome, rows, data / "models") if serving else value
     docs = Path(__file__).parent.parent / "docs"
     (docs / "accuracy.md").write_text(accuracy_page(files), "utf-8")
     (docs / "appendix" / "accuracy.md").write_text(appendix_page(files), "utf-8")

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from serving_layouts import as_run  # noqa: E402
+from serving_suspects import suspicions  # noqa: E402
 
 from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.engine import NO_OVERHEAD, ServingPolicy  # noqa: E402
@@ -34,7 +35,7 @@ from costmodel.queues.steady_state import (  # noqa: E402
 from costmodel.step import busiest_rank  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import load_serving_policy  # noqa: E402
-from search_spaces.measured_engines import Batch, MeasuredDeployment, batches_of, deployments_of, suspicions, workers_of  # noqa: E402
+from search_spaces.measured_engines import Batch, MeasuredDeployment, batches_of, deployments_of, workers_of  # noqa: E402
 from search_spaces.measurements import SCRIPTS, read_measurements, read_scripts, with_settings  # noqa: E402
 
 Array = NDArray[np.float64]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import inspect
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -42,31 +41,26 @@ if TYPE_CHECKING:
 
 LARGEST_PLAN: Final = 32 * MIB
 """A plan file is some 100 kB; one larger than this [byte] is something else."""
-OTHERS: Final = {
-    "fleet": ("fleet file", re.compile(rb"^(pools\s*:|schema\s*:\s*pdplan\.fleet/)", re.MULTILINE)),
-    "workload": ("workload", re.compile(rb"^(workload\s*:|schema\s*:\s*pdplan\.workload/)", re.MULTILINE)),
-}
-"""Our other files: their names, and a key by which YAML is known for one."""
 
 
 def read_plan(path: Path, alternative: int = 1) -> Plan:
     """Read a plan file, or say in one sentence why it is none; alternative: see `numbered`."""
     from optimizer.plans.plan import parse_plan
-    from search_spaces.files import taken_by
+    from search_spaces.fleet_file import is_fleet_file
 
     data = read_file(path, LARGEST_PLAN, "a plan.json")
     try:
         return numbered(parse_plan(data, shown_path(path)), alternative, path)
     except InputError as error:
         file = shown_path(path)
-        for kind, (name, pattern) in OTHERS.items():
-            if pattern.search(data) is not None:
-                raise InputError(f"{file}: this is a {name}, not a plan{taken_by(kind, file)}") from error
+        if is_fleet_file(path):
+            raise InputError(f"{file}: this is a fleet file, not a plan; pdplan evaluate {file} takes it") from error
         if b'"pdplan.evaluation/' in data:
             page = "open evaluation.html beside it, or give the plan.json that pdplan optimize -o DIR writes"
             raise InputError(f"{file}: this is an evaluation, not a plan; {page}") from error
         if path.suffix.lower() in {".yaml", ".yml"}:
-            raise InputError(f"{file}: a plan is the plan.json that pdplan optimize -o DIR writes") from error
+            made = f"of a workload, pdplan optimize {file} -o DIR writes it"
+            raise InputError(f"{file}: a plan is a plan.json; {made}") from error
         raise
 
 

@@ -279,7 +279,6 @@ LEVELS: Final = 8
 CELL_GAP: Final = 3.0
 """Between the text of a cell and the next cell, in drawing units."""
 HEAT_LEFT, HEAT_TOP = 78.0, 26.0
-BAR_HEIGHT: Final = 14.0
 LEFT: Final = 46.0
 """Where panels begin, behind the numbers of their upright axis."""
 RIGHT: Final = WIDTH - 10
@@ -389,41 +388,7 @@ def _point_names(all_series: Sequence[Series], frame: Plot) -> list[Mark]:
 
 
 Parts = Sequence[tuple[str, float, str]]
-"""The parts of a bar as (tone, value, tip), from the ground up or from the left."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One horizontal bar: its label and its note above it, its parts, and the text in each where there is room."""
-
-    label: str
-    note: str
-    parts: Parts
-    texts: tuple[str, ...] = ()
-
-
-def draw_bars(bars: Sequence[Bar], line: float | None = None) -> Drawing:
-    """Draw bars below each other, from 0 to the longest; line: a value that all are set against, if it is in range."""
-    longest = max((sum(value for _, value, _ in bar.parts) for bar in bars), default=0.0) or 1.0
-    marks: list[Mark] = []
-    for number, bar in enumerate(bars):
-        y, x = 2.0 + 40.0 * number, 0.0
-        room = int((WIDTH - text_width(bar.note) - 12) / text_width("n"))
-        first = bar.parts[0][0] if bar.parts else ""
-        marks.append(Text(0, y + 11, fit(bar.label, max(8, room)), "strong" if first == "good" else "label"))
-        marks.append(Text(WIDTH, y + 11, bar.note, "label", "end"))
-        marks.append(Rect(0, y + 17, WIDTH, BAR_HEIGHT, "track"))
-        for at, (tone, value, tip) in enumerate(bar.parts):
-            width = max(1.5, value / longest * WIDTH) if value > 0 else 0.0
-            width = min(width, WIDTH - x)
-            marks.append(Rect(x, y + 17, width, BAR_HEIGHT, tone, tip))
-            if bar.texts and width > text_width(bar.texts[at]) + 8:
-                marks.append(Text(x + width / 2, y + 28, bar.texts[at], f"on-{tone.removeprefix('part-')}", "middle"))
-            x += width
-        if line is not None and line <= longest:
-            at_line = line / longest * WIDTH
-            marks.append(Path(((at_line, y + 15), (at_line, y + 33)), "limit"))
-    return Drawing(WIDTH, max(40.0 * len(bars) - 2, 1.0), tuple(marks))
+"""The parts of a bar as (tone, value, tip), from the ground up."""
 
 
 def draw_stacks(

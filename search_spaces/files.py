@@ -307,15 +307,6 @@ COMMANDS = {"plan": "pdplan report", "fleet": "pdplan evaluate", "workload": "pd
 """For each kind of our files, the first command that takes it."""
 
 
-def taken_by(kind: str, name: str) -> str:
-    """Which command takes one of our files; empty for other files.
-
-    >>> taken_by("fleet", "fleet.yaml"), taken_by("catalog", "gpus.yaml")
-    ('; pdplan evaluate fleet.yaml takes it', '')
-    """
-    return f"; {COMMANDS[kind]} {name} takes it" if kind in COMMANDS else ""
-
-
 def check_kind(source: Source, label: str, schema: str = "") -> None:
     """Raise InputError for another kind of our own files, such as a plan, instead of a fault for every key.
 
@@ -326,10 +317,11 @@ def check_kind(source: Source, label: str, schema: str = "") -> None:
     kind = schema_id.partition("/")[0] if isinstance(schema_id, str) else ""
     title = f"{label} ({schema})" if schema else label
     if kind.startswith(OURS) and kind != schema.partition("/")[0]:
-        hint = taken_by(kind.removeprefix(OURS), source.name)
+        command = COMMANDS.get(kind.removeprefix(OURS))
+        hint = f"; {command} {source.name} takes it" if command else ""
         raise InputError(source.render([Fault(("schema",), f"{schema_id} is not a {title}{hint}")]))
     if label == "workload" and not kind and "pools" in value:
-        sentence = f"a file with pools is a fleet file, not a {title}{taken_by('fleet', source.name)}"
+        sentence = f"a file with pools is a fleet file, not a {title}; {COMMANDS['fleet']} {source.name} takes it"
         raise InputError(source.render([Fault(("pools",), sentence)]))
 
 

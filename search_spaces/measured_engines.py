@@ -408,8 +408,7 @@ def _batch(engine: str, model: Transformer, token_budget: int, members: list[Mea
     return Batch(engine, model, token_budget, tuple(members), load, pools)
 
 
-# Predictions beside measurements, row by row, with error bars; a row that cannot be predicted says why. Measurements
-# that contradict physics or their own description are marked; they are scored, but no fit follows them.
+# Predictions beside measurements, row by row, with error bars; a row that cannot be predicted says why.
 
 OUT_OF_RANGE = "the prediction is no finite number: its model or its sizes are beyond what can be computed"
 SERVING_GROUP = ("model", "accelerator", "engine", "mode")
@@ -441,7 +440,7 @@ class Predicted:
 
     group: what the row is counted under (model, accelerator, engine, mode; for steps phase and dtype instead of the
     last two); values: by quantity (ttft and tpot, or latency); throughput: (predicted, measured) output tokens per
-    second and GPU, NaN for steps; notes: what had to be assumed; suspect: the rule that the measurement breaks.
+    second and GPU, NaN for steps; notes: what had to be assumed.
     """
 
     line: int
@@ -449,7 +448,6 @@ class Predicted:
     values: Mapping[str, Value]
     throughput: tuple[float, float]
     notes: tuple[str, ...]
-    suspect: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,7 +471,7 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
     for batch in batches_of(deployments):
         steady = steady_state(batch, load_serving_policy(batch.engine, catalog.engines))
         columns = (column[:, 0].tolist() for column in (steady.ttft, steady.tpot))
-        for deployment, doubt, ttft, tpot in zip(batch.deployments, suspicions(batch, steady), *columns, strict=True):
+        for deployment, ttft, tpot in zip(batch.deployments, *columns, strict=True):
             row, measured = deployment.row, deployment.row.scored
             stratum = stratum_of(deployment.model, deployment.prefill, deployment.engine, row.mode)
             if not (math.isfinite(ttft) and math.isfinite(tpot)):
@@ -490,7 +488,7 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
             )
             words = (row.model, row.accelerator, row.engine or deployment.engine, row.mode)
             group = dict(zip(SERVING_GROUP, words, strict=True))
-            rows_out.append(Predicted(row.line, group, values, throughput, deployment.notes, doubt))
+            rows_out.append(Predicted(row.line, group, values, throughput, deployment.notes))
     return _in_order(rows_out, refusals)
 
 
@@ -501,44 +499,6 @@ def _in_order(predictions: list[Predicted], refusals: list[Refused]) -> Predicti
 
 def _value(prediction: float, measurement: float, factors: tuple[float, float]) -> Value:
     return Value(prediction, prediction * factors[0], prediction * factors[1], measurement)
-
-
-MOST_PREFILL = 1.25
-"""Share of an engine's time that its prompts may take by the catalog's kernels, whose error it allows for [1]."""
-LONGEST_QUEUE = 3.0
-"""TTFT over the time in which one worker prefills all requests in flight [1]."""
-
-LEAST_BYTES = 0.5
-"""Least bytes of a weight [byte]."""
-
-
-UNSTATED = "load not stated"
-TOO_FAST = "more prompts than the kernels can compute"
-TOO_QUICK = "tokens faster than the memory"
-TOO_SLOW = "first token later than any queue"
-
-
-def suspicions(batch: Batch, steady: Steady) -> list[str]:
-    """For every deployment of a batch the first rule that its measurement breaks; empty where it breaks none."""
-    columns = np.broadcast_arrays(steady.prefill, steady.shared, steady.line, steady.ttft)[:3]
-    doubts = []
-    for own, *figures in zip(batch.deployments, *(column[:, 0].tolist() for column in columns), strict=True):
-        (alone, shared, line), row, engine = figures, own.row, own.decode or own.prefill
-        ttft, tpot = row.scored
-        workers = row.prefill.count if own.decode else 1
-        least_read = own.model.matmul_parameters * LEAST_BYTES / engine.gpus / engine.accelerator.bandwidth
-        queue = LONGEST_QUEUE * (alone + own.concurrency * shared + own.transfer)
-        if row.concurrency is None:
-            doubts.append(UNSTATED)
-        elif not (ttft > 0 and tpot > 0):
-            doubts.append("")
-        elif own.request_rate(ttft, tpot) * shared / workers > MOST_PREFILL:
-            doubts.append(TOO_FAST)
-        elif least_read > tpot:
-            doubts.append(TOO_QUICK)
-        else:
-            doubts.append(TOO_SLOW if line <= 0 and ttft > queue else "")
-    return doubts
 
 
 def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path | None) -> Predictions:

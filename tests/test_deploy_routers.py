@@ -46,7 +46,7 @@ def test_the_edge_lies_between_the_lengths_in_proportion() -> None:
     )
     assert placed(gateway_rules(deployment), 4096.0, "") == {"colocated-1": 1.0}
     assert placed(gateway_rules(deployment), 4097.0, "") == pytest.approx({"colocated-1": 0.1, "colocated-2": 0.9})
-    assert misplacing(deployment, gateway_rules(deployment))(4.0) == pytest.approx(0.0, abs=1e-12)
+    assert misplacing(deployment, gateway_rules(deployment)) == pytest.approx(0.0, abs=1e-12)
 
 
 def test_lengths_that_a_gateway_cannot_tell_apart_are_refused() -> None:

@@ -83,7 +83,6 @@ def test_a_sweep_is_rows_in_grid_order_a_table_and_a_page(workload: Path, tmp_pa
     twin = re.search(r'<script type="application/json" id="result">(.*?)</script>', text, re.S)
     assert twin is not None
     assert json.loads(twin[1]) == record
-    assert len(re.findall(r'<rect [^>]*class="heat-[1-8]"', text)) == len(rows)
     costs = [row["cost_usd_per_hour"] for row in rows]
     assert f"8 scenarios: the cheapest fleet costs ${min(costs):.2f}/h to ${max(costs):.2f}/h" in text
 

@@ -397,7 +397,7 @@ def resilience(console: Console, /, *, file: Path, losses: int, requests: int | 
 @click.option("--least", type=whole(LEAST), default=1, help="Fewest replicas of every pool.")
 @click.option("--requests", type=whole(bounds.RUN_REQUESTS), default=5_000,
               help="Fewest requests to simulate for each rate and fleet.")  # fmt: skip
-@answer_options("Write a page with a chart.")
+@answer_options("Write a page.")
 def autoscale(
     console: Console, /, *, file: Path, start_up: float, by_hour: Any, least: int, requests: int, output: Output
 ) -> int:

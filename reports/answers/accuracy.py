@@ -17,7 +17,7 @@ from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, percent, signed_percent, significant
 from reports.text import clean
 from search_spaces.calibration import Calibration, MeasuredRow
-from search_spaces.measured_engines import SERVING_GROUP, Predicted, Predictions
+from search_spaces.measured_engines import Predicted, Predictions
 from search_spaces.measurements import RowKind
 
 QUANTITIES: Final = {"serving": {"TTFT": "ttft", "TPOT": "tpot"}, "steps": {"step times": "latency"}}
@@ -129,13 +129,6 @@ def validation_dict(kind: RowKind, outcome: Predictions, *, with_rows: bool = Fa
         "notes": dict(Counter(note for row in outcome.predicted for note in row.notes)),
     }
     if kind is RowKind.SERVING:
-        sound = [row for row in outcome.predicted if not row.suspect]
-        doubts = Counter((row.suspect, *row.group.values()) for row in outcome.predicted if row.suspect)
-        value["suspect"] = [
-            dict(zip(("rule", *SERVING_GROUP, "rows"), (*key, rows), strict=True))
-            for key, rows in sorted(doubts.items())
-        ]
-        value["without_suspect"] = {"rows": len(sound), **_errors(kind, sound)}
         value["throughput_kendall_tau"] = throughput_tau(outcome.predicted)
         for mode in sorted({row.group["mode"] for row in outcome.predicted}):
             members = [row for row in outcome.predicted if row.group["mode"] == mode]
@@ -199,13 +192,7 @@ def _row(prediction: Predicted) -> dict[str, Any]:
             ("measured", value.measured),
         )
     }
-    return {
-        "line": prediction.line,
-        **prediction.group,
-        **times,
-        "notes": list(prediction.notes),
-        "suspect": prediction.suspect or None,
-    }
+    return {"line": prediction.line, **prediction.group, **times, "notes": list(prediction.notes)}
 
 
 # --- calibrate -------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from costmodel.words import join_words, plural
 from optimizer.plans.records import Outcome, pool_records, unpriced
 from optimizer.whatif.answer import RESOLUTION, Answer, ChunkCurve, Frontier, Step
 from reports import scenarios
-from reports.charts import Axis, Drawing, Panel, Series, draw_panels, round_steps, round_ticks
+from reports.charts import Axis, Panel, Series, draw_panels, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.fleets import fleet_line
 from reports.numbers import MISSING, count, duration, hourly, monthly, percent, rate, signed_percent, significant
@@ -328,7 +328,7 @@ def chunk_document(curve: ChunkCurve) -> Document:
             _range_sentence(curve),
         ),
         sections=(
-            Section(charts=_chunk_charts(curve, k, label)),
+            Section(charts=(_chunk_chart(curve, k, label),)),
             Section(table=table_of(columns, cells)),
             Section(sentences=_chunk_notes(curve, k, label)),
         ),
@@ -366,50 +366,38 @@ def _chunk_notes(curve: ChunkCurve, k: int, label: str) -> tuple[str, ...]:
     )
 
 
-def _chunk_charts(curve: ChunkCurve, k: int, label: str) -> tuple[Chart, ...]:
-    """Latencies over their limits, and the highest rate, against the chunk."""
+def _chunk_chart(curve: ChunkCurve, k: int, label: str) -> Chart:
+    """Latencies over their limits against the chunk, of which each takes as much room."""
     used = {
-        METRICS[metric].label: [getattr(row.classes[k].quantiles[metric], label) / limit for row in curve.rows]
+        metric: [getattr(row.classes[k].quantiles[metric], label) / limit for row in curve.rows]
         for metric, limit in curve.problem.slos[k].limits.items()
     }
-    tones = {METRICS[metric].label: TONES[metric] for metric in curve.problem.slos[k].limits}
-    table = table_of(
-        ["#chunk", *(f"#{name} over its limit" for name in used), "#goodput"],
-        [
-            (count(row.chunk_tokens), *(percent(shares[at]) for shares in used.values()), rate(row.goodput_rps))
-            for at, row in enumerate(curve.rows)
-        ],
-    )
-    spans = [f"{name} is {percent(min(row))} to {percent(max(row))} of its limit" for name, row in used.items()]
-    title = f"At {label}, {join_words(spans)}"
-    demand, goodputs = curve.problem.workload.request_rate, [row.goodput_rps for row in curve.rows]
-    latency, goodput = (
-        _lines(curve, used, tones, 1.0, f"{label} over its limit"),
-        _lines(curve, {"rate": goodputs}, {"rate": "decode"}, demand, "goodput [req/s]"),
-    )
-    legend = tuple((tone, name) for name, tone in tones.items())
-    return (
-        Chart(title, "The dashed line is the limit.", latency, table, legend),
-        Chart(_range_sentence(curve), "The dashed line is the demand.", goodput, table),
-    )
-
-
-def _lines(
-    curve: ChunkCurve, values: Mapping[str, Sequence[float]], tones: Mapping[str, str], limit: float, name: str
-) -> Drawing:
-    """Lines over chunks, evenly apart, with a dashed line at a limit."""
-    sizes = [row.chunk_tokens for row in curve.rows]
-    high = 1.1 * max([limit, *(value for row in values.values() for value in row)])
+    chunks, names = [count(row.chunk_tokens) for row in curve.rows], {metric: METRICS[metric].label for metric in used}
+    spans = [
+        f"{names[metric]} is {percent(min(row))} to {percent(max(row))} of its limit" for metric, row in used.items()
+    ]
     lines = [
         Series(
             list(enumerate(row)),
-            line=f"curve {tones[key]}",
+            line=f"curve {TONES[metric]}",
             tips=[
-                f"{key}: " + ", ".join(f"{count(size)} {significant(v)}" for size, v in zip(sizes, row, strict=True))
+                ", ".join(
+                    f"{chunk}: {names[metric]} {percent(share)}" for chunk, share in zip(chunks, row, strict=True)
+                )
             ],
         )
-        for key, row in values.items()
+        for metric, row in used.items()
     ]
-    x = Axis("chunk [tokens]", 0.0, max(len(sizes) - 1.0, 1.0), list(enumerate(map(count, sizes))))
-    y = Axis(name, 0.0, high, [(value, significant(value)) for value in round_steps(high)])
-    return draw_panels([Panel(x, y, lines, levels=[(limit, "limit", "")], height=240.0)])
+    high = 1.1 * max(1.0, *(share for row in used.values() for share in row))
+    x = Axis("chunk [tokens]", 0.0, max(len(chunks) - 1.0, 1.0), list(enumerate(chunks)))
+    y = Axis(f"{label} over its limit", 0.0, high, [(share, percent(share)) for share in round_steps(high)])
+    return Chart(
+        title=f"At {label}, {join_words(spans)}",
+        caption="The dashed line is the limit.",
+        drawing=draw_panels([Panel(x, y, lines, levels=[(1.0, "limit", "")], height=240.0)]),
+        table=table_of(
+            ("#chunk", *(f"#{name} over its limit" for name in names.values())),
+            [(chunk, *map(percent, shares)) for chunk, *shares in zip(chunks, *used.values(), strict=True)],
+        ),
+        legend=tuple((TONES[metric], name) for metric, name in names.items()),
+    )

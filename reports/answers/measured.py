@@ -209,8 +209,8 @@ def _run_verdict(plan_rate: float, slo: Slo, run: MeasuredRun) -> dict[str, Any]
         for name, (limit, latency) in limits.items()
         if limit is not None
     ]
-    answered = min(run.completed / run.prompts, 1.0) if run.completed and run.prompts else 1.0
-    shares += [within("failed requests", None, answered, answered)] if answered < 1.0 else []
+    answer_share = min(run.completed / run.prompts, 1.0) if run.completed and run.prompts else 1.0
+    shares += [within("failed requests", None, answer_share, answer_share)] if answer_share < 1.0 else []
     matches = [
         goal is limit if goal is None or limit is None else abs(goal / limit - 1.0) < ROUNDED
         for goal, (limit, _) in zip(run.goals, limits.values(), strict=False)
@@ -227,7 +227,7 @@ def _run_verdict(plan_rate: float, slo: Slo, run: MeasuredRun) -> dict[str, Any]
         "plan again with its file as `catalog:`.",
         Outcome.UNDECIDED: "Replay with AIPerf and `--goodput`, which counts the requests within all limits.",
     }[verdict]
-    if verdict is Outcome.MISSES and answered < slo.attainment:
+    if verdict is Outcome.MISSES and answer_share < slo.attainment:
         following = "Read the logs of the router and the replicas: no plan foresees requests that fail."
     elif verdict is Outcome.UNDECIDED and (light or heavy):
         following = f"It served {rate(load)}, and the plan is for {rate(plan_rate)}: replay at its own times."

@@ -13,10 +13,9 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.plans.records import Outcome
 from optimizer.procurement.operation import Day, Loss, Resilience
 from optimizer.verification.judge import Judgement, pool_behind
-from reports.charts import Axis, draw_stacks, round_steps
 from reports.command_lines import again_command
-from reports.document import Chart, Column, Document, Section, Table, said, table_of
-from reports.numbers import MISSING, count, duration, hourly, money, percent, rate, signed_percent, significant
+from reports.document import Column, Document, Section, Table, said, table_of
+from reports.numbers import MISSING, count, duration, hourly, money, percent, rate, signed_percent
 from reports.slos import MARKS, marked
 from reports.verdict import deciding_words, waste_sentence
 from search_spaces.bounds import RUN_REQUESTS
@@ -221,7 +220,6 @@ def attainment_words(judgement: Judgement, pools: Sequence[str]) -> str:
 
 # --- over the day -----------------------------------------------------------------------------------------------------
 
-TICKS: Final = [(float(hour), f"{hour:02d}") for hour in range(0, 24, 3)]
 NEGLIGIBLE: Final = 1e-9
 """Share of the cost below which a saving is rounding."""
 
@@ -242,7 +240,7 @@ def autoscale_document(problem: Problem, day: Day) -> Document:
     return Document(
         headline=(autoscale_verdict(problem, day),),
         sections=(
-            Section(sentences=(on_load(problem, day),), charts=(_cost_chart(day),)),
+            Section(sentences=(on_load(problem, day),)),
             Section(table=stretches(day)),
             Section(sentences=(method,)),
         ),
@@ -271,8 +269,8 @@ def autoscale_verdict(problem: Problem, day: Day) -> str:
         )
     how, hours = "when simulated" if day.simulated_requests else "by formula", "Every other" if doubt else "Every"
     share = percent(day.saved_usd_per_day / day.fixed_usd_per_day)
-    saved = round(day.fixed_usd_per_day, 2) - round(day.ahead_usd_per_day, 2)  # of the prices as they are shown
-    return f"{cost}: {money(saved)} saved ({share}).{doubt} {hours} hour meets its SLO {how} ({lowest(problem, day)})."
+    saving = round(day.fixed_usd_per_day, 2) - round(day.ahead_usd_per_day, 2)  # of the prices as they are shown
+    return f"{cost}: {money(saving)} saved ({share}).{doubt} {hours} hour meets its SLO {how} ({lowest(problem, day)})."
 
 
 def unsure(problem: Problem, day: Day) -> str:
@@ -341,26 +339,3 @@ def stretches(day: Day) -> Table:
         rows.append((span, rate(most), *map(str, replicas.values()), *least))
     met = [f"#{f'{name} ' if len(classes) > 1 else ''}SLO met" for name in classes]
     return table_of(("hours", "#up to", *(f"#{name}" for name in day.hours[0].replicas), *met), rows)
-
-
-def _cost_chart(day: Day) -> Chart:
-    """Dollars of every hour that its replicas cost, of what the whole fleet costs."""
-    whole = day.fixed_usd_per_day / len(day.hours)
-    words = [" + ".join(f"{n} {name}" for name, n in hour.replicas.items()) for hour in day.hours]
-    rows = [
-        (f"{hour.hour:02d}:00", rate(hour.rate_rps), counts, hourly(hour.usd_per_hour))
-        for hour, counts in zip(day.hours, words, strict=True)
-    ]
-    stacks = [
-        (("good", hour.usd_per_hour, ", ".join(row)), ("track", whole - hour.usd_per_hour, "released"))
-        for hour, row in zip(day.hours, rows, strict=True)
-    ]
-    heights = [(value, significant(value)) for value in round_steps(whole)]
-    least = min(day.hours, key=lambda hour: hour.usd_per_hour)
-    dollars = Axis("$ an hour", 0.0, 1.05 * whole, heights)
-    return Chart(
-        title=f"At {least.hour:02d}:00, {percent(least.usd_per_hour / whole)} of the fleet is enough",
-        caption=f"Cost of the replicas that each hour needs; pale: of the whole fleet, {hourly(whole)}.",
-        drawing=draw_stacks(stacks, TICKS, dollars, name="hour"),
-        table=table_of(("hour", "#rate", "replicas", "#cost"), rows),
-    )

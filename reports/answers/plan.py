@@ -12,7 +12,7 @@ from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Status
 from optimizer.plans.records import ClassLatencies, EnginePool, Outcome, Provisioning
 from reports import alternatives, fleets, limits, slos, verdict
 from reports.answers import deployability, plan_details
-from reports.answers.plan_charts import fleets_charts, slo_charts, why_charts, workload_charts
+from reports.answers.plan_charts import fleets_charts, roofline_chart, slo_charts, workload_charts
 from reports.command_lines import command_of, next_command
 from reports.deploy.files import Deployable
 from reports.document import Column, Document, Facts, Section, Table, said, table_of
@@ -175,7 +175,8 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
             "What binds",
             table=_limits(plan),
             notes=said(plan_details.hand_over_sentence(plan), plan_details.features_sentence(plan)),
-            charts=why_charts(plan),
+            charts=(roofline_chart(plan),) * bool(plan.pools),
+            sections=(plan_details.features_section(plan), plan_details.steps_section(plan)),
         ),
         front_section(plan),
         _alternatives(plan, brief=False),
@@ -561,5 +562,5 @@ def cheapest_sentence(evaluation: FleetEvaluation) -> str:
     change = signed_percent(-saving / cost)
     if saving < 0.0:
         return f"Cheapest fleet found{basis}: {fleet}, {hourly(-saving)} more ({change})."
-    found = f"Cheapest fleet found{basis}: {fleet}, {hourly(saving)} less ({change}, {monthly(saving)} a month)."
-    return " ".join(said(found, verdict.risk_sentence(best, "Risk of that fleet", "that cheaper fleet")))
+    advice = f"Cheapest fleet found{basis}: {fleet}, {hourly(saving)} less ({change}, {monthly(saving)} a month)."
+    return " ".join(said(advice, verdict.risk_sentence(best, "Risk of that fleet", "that cheaper fleet")))

@@ -45,21 +45,12 @@ from reports.slos import (
     tightest_first,
     worst_tails,
 )
-from reports.text import capital, clean, in_words, sentence
+from reports.text import capital, clean, in_words
 from reports.verdict import growth_sentence
 
 MOST_CLASSES: Final = 3
-"""Classes whose distributions and buckets are drawn."""
-MOST_ROWS: Final = 12
+"""Classes whose distributions are drawn."""
 MOST_POINTS: Final = 24
-PARTS: Final = {
-    "gemm": "matrix products",
-    "attention": "attention",
-    "experts": "experts",
-    "communication": "communication",
-    "host": "host",
-}
-"""Parts of an engine's step, and their names."""
 BOUNDS: Final = {"bandwidth": "memory bandwidth", "host": "host time"}
 """What bounds a step, where that is not its own name."""
 OF_LIMIT: Final = charts.Axis("share of limit", 0.0, 1.5, [(share, percent(share)) for share in (0.0, 0.5, 1.0, 1.5)])
@@ -72,21 +63,13 @@ BEYOND: Final = 4 / 3
 
 
 def slo_charts(plan: Plan) -> tuple[Chart, ...]:
-    """Draw what was simulated of the tightest classes: distributions, latency against load, shares by length."""
+    """Draw what was simulated: distributions of the tightest classes, latency against load."""
     classes = tightest_first(plan)[:MOST_CLASSES]
     charts = [
         *(_distribution_chart(plan, item) for item in classes),
         load_chart(plan),
-        *(_length_chart(plan, item) for item in classes),
     ]
     return tuple(chart for chart in charts if chart is not None)
-
-
-def why_charts(plan: Plan) -> tuple[Chart, ...]:
-    """Draw what explains the fleet: rooflines, step times, and what features are worth where that was asked for."""
-    if not plan.pools:
-        return ()
-    return (_roofline_chart(plan), _split_chart(plan), *((_worth_chart(plan),) if plan.worth else ()))
 
 
 def workload_charts(plan: Plan) -> tuple[Chart, ...]:
@@ -238,27 +221,6 @@ def rates_chart(plan: Plan, points: Sequence[TailPoint], goodput: float | None, 
     )
 
 
-def _length_chart(plan: Plan, item: ClassResult) -> Chart | None:
-    """Draw the share of each cell of lengths that meets the SLO; those below the goal stand out."""
-    routes = [route for route in plan.routing if route.slo_class == item.name and route.share > 0]
-    if len({(route.isl, route.osl) for route in routes}) < 2:
-        return None
-    name, goal = clean(item.name, 30), item.attainment_goal
-    met, shares = [route.attainment * route.share for route in routes], [route.share for route in routes]
-    figure = length_map([route.isl for route in routes], [route.osl for route in routes], met, shares)
-    rows = [(significant(r.isl), significant(r.osl), percent(r.share), percent(r.attainment)) for r in routes]
-    below, number = sum(share < goal for share in figure.shares.values()), plural(len(figure.shares), "cell")
-    verb = "is" if below == 1 else "are"
-    alone = f"{below} of {number} {verb} below the goal" if below else "no cell is below the goal"
-    return Chart(
-        title=f"{name}: {alone}; the lowest share is {percent(min(figure.shares.values()))}",
-        caption=f"Cells: % of requests that meet the SLO, red below the goal. The goal, {percent(goal)}, is for all "
-        "lengths together; a cell may have several lengths.",
-        drawing=draw_lengths(figure, lambda share: "cell-held" if share >= goal else "cell-missed"),
-        table=table_of(("#input tokens", "#output tokens", "#share of all", "#SLO met"), rows),
-    )
-
-
 def draw_lengths(figure: LengthMap, tone: Callable[[float], str]) -> charts.Drawing:
     """Draw shares by input length (columns) and output length (rows, longest first), each named by its lower edge."""
     cells = []
@@ -359,33 +321,10 @@ def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
     return (chart,)
 
 
-def _worth_chart(plan: Plan) -> Chart:
-    """Draw the price by formula with every feature on, then with each of them off."""
-    base = plan.worth[0].with_usd_per_hour
-    prices: list[tuple[str, str, float | None]] = [("with all of them", "good", base)]
-    prices += [(f"without {clean(item.feature, 30)}", "other", item.without_usd_per_hour) for item in plan.worth]
-    bars = []
-    for name, tone, price in prices:
-        note = "no fleet" if price is None else hourly(price)
-        bars.append(charts.Bar(name, note, () if price is None else ((tone, price, f"{name}: {note}"),)))
-    most = max(
-        plan.worth, key=lambda item: math.inf if item.without_usd_per_hour is None else item.without_usd_per_hour
-    )
-    rows = [
-        (clean(item.feature, 30), hourly(item.without_usd_per_hour), sentence(item.sentence)) for item in plan.worth
-    ]
-    return Chart(
-        title=sentence(most.sentence),
-        caption="Each is turned off and the problem solved again, by formula; the line is the price with all of them.",
-        drawing=charts.draw_bars(bars, base),
-        table=table_of(("without", "#price", "finding"), rows),
-    )
-
-
 # --- how the pools run -----------------------------------------------------------------------------------------------
 
 
-def _roofline_chart(plan: Plan) -> Chart:
+def roofline_chart(plan: Plan) -> Chart:
     """Draw the roof of each GPU and every pool's typical step below it; its data is how each pool runs."""
     pools, total = dearest_first(plan.pools), plan.cost_usd_per_hour
     rows, ridges = [], {}
@@ -468,39 +407,6 @@ def attainable(point: OperatingPoint) -> float:
     return min(1.0, point.arithmetic_intensity / point.ridge_point)
 
 
-def _split_chart(plan: Plan) -> Chart:
-    """Draw the parts of each pool's step as one bar of full width."""
-    rows, bars, pieces = [], [], dict[str, list[tuple[str, float]]]()
-    for pool in plan.pools:
-        at = pool.operating_point
-        terms = [(key, float(getattr(at.time_split, key))) for key in PARTS]
-        pieces[pool.id] = [(key, share) for key, share in terms if is_number(share)]
-        shares = (percent(share) for share in at.time_split.model_dump().values())
-        rows.append((pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
-    for pool in dearest_first(plan.pools)[:MOST_ROWS]:
-        time_parts, step = pieces[pool.id], duration(pool.operating_point.step_s)
-        whole, name = math.fsum(share for _, share in time_parts) or 1.0, clean(pool.id, 20)
-        stack = [
-            (f"part-{key}", share / whole, f"{name}: {PARTS[key]} {percent(share)} of {step}")
-            for key, share in time_parts
-        ]
-        texts = tuple(percent(share) for _, share in time_parts)
-        bars.append(charts.Bar(pool_label(pool), f"{step} a step", stack, texts))
-    largest: dict[str, list[str]] = {}  # part of the step in each role, of the pool that costs most
-    for pool in dearest_of_each_role(plan.pools):
-        key, share = max(pieces[pool.id], key=lambda item: item[1], default=("", math.nan))
-        if is_number(share):
-            largest.setdefault(PARTS[key], []).append(f"{pool.role} {percent(share)}")
-    largest_words = join_words([f"{component} ({', '.join(roles)})" for component, roles in largest.items()])
-    return Chart(
-        title=f"Largest part of a step: {largest_words}" if largest_words else "No step times are known",
-        caption="Time of one typical step of each pool: a decode step, or the prefill of the mean prompt.",
-        drawing=charts.draw_bars(bars),
-        table=table_of(("pool", "#step", "#requests", *(f"#{name}" for name in PARTS.values())), rows),
-        legend=tuple((f"part-{key}", name) for key, name in PARTS.items()),
-    )
-
-
 MOST_COLUMNS: Final = 8
 
 
@@ -515,23 +421,17 @@ class LengthMap:
     def words(self, output: int, input_: int) -> str:
         """Name a cell."""
         ends = (self.isl_edges[input_ : input_ + 2], self.osl_edges[output : output + 2])
-        isl, osl = ("–".join(map(power_of_two, each)) for each in ends)
+        isl, osl = ("–".join(map(power_of_two, pair)) for pair in ends)
         return f"{isl} input and {osl} output tokens"
 
 
-def length_map(
-    isl: Sequence[float], osl: Sequence[float], terms: Sequence[float], wholes: Sequence[float] | None = None
-) -> LengthMap:
-    """Sum parts by powers of two of both lengths, or of four, eight … where that keeps the columns few.
-
-    wholes: the sum of the parts of a cell is divided by that of its wholes.
-    """
+def length_map(isl: Sequence[float], osl: Sequence[float], terms: Sequence[float]) -> LengthMap:
+    """Sum shares by powers of two of both lengths, or of four, eight … where that keeps the columns few."""
     isl_edges, osl_edges = bin_edges(isl), bin_edges(osl)
-    pairs: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for x, y, term, whole in zip(isl, osl, terms, wholes or [1.0] * len(terms), strict=True):
-        pairs.setdefault((bin_of(y, osl_edges), bin_of(x, isl_edges)), []).append((term, whole))
-    sums = {cell: [math.fsum(values) for values in zip(*members, strict=True)] for cell, members in pairs.items()}
-    shares = {cell: term if wholes is None else term / whole for cell, (term, whole) in sums.items()}
+    shares: dict[tuple[int, int], float] = {}
+    for x, y, term in zip(isl, osl, terms, strict=True):
+        cell = bin_of(y, osl_edges), bin_of(x, isl_edges)
+        shares[cell] = shares.get(cell, 0.0) + term
     return LengthMap(isl_edges, osl_edges, shares)
 
 

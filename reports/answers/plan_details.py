@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan, Pool, Status
@@ -14,8 +12,8 @@ from optimizer.plans.records import LARGEST
 from reports.command_lines import again_command
 from reports.deploy.files import Deployable
 from reports.deploy.measurement import setting_rows
-from reports.document import Chart, Detail, Section, Table, said, table_of, without_empty
-from reports.fleets import is_routed_apart, routing_table
+from reports.document import Chart, Column, Detail, Section, Table, said, table_of
+from reports.fleets import is_routed_apart, pool_label, routing_table
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
 from reports.question import arrival_facts, arrivals, inputs_of, offers, readable_inputs
 from reports.rows import SETTINGS
@@ -46,7 +44,14 @@ WORDS: Final = (
     ("ridge", "FLOP per byte from which on a GPU is bound by compute, no longer by memory bandwidth"),
 )
 """Words of the report and their meanings; docs/glossary.md has these and more."""
-ORIGINS: Final = ("measured", "fitted", "vendor", "assumed")
+PARTS: Final = {
+    "gemm": "matrix products",
+    "attention": "attention",
+    "experts": "experts",
+    "communication": "communication",
+    "host": "host",
+}
+"""Parts of an engine's step, and their names."""
 
 
 def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
@@ -104,6 +109,26 @@ def features_sentence(plan: Plan) -> str:
         return ""
     again = again_command(plan, "--effort thorough")
     return f"To see what chunked prefill, batching and disaggregation are each worth: {again}"
+
+
+def features_section(plan: Plan) -> Section:
+    """What each feature of serving is worth, by formula, where that was asked for."""
+    rows = [
+        (clean(item.feature, 30), hourly(item.without_usd_per_hour), sentence(item.sentence)) for item in plan.worth
+    ]
+    columns = ("without", "#price", Column("finding", shrink=True, lines=6))
+    return Section("What features are worth, by formula", table=table_of(columns, rows)) if rows else Section()
+
+
+def steps_section(plan: Plan) -> Section:
+    """What the time of a typical step of each pool goes into: a decode step, or the prefill of the mean prompt."""
+    rows = []
+    for pool in plan.pools:
+        at = pool.operating_point
+        shares = (percent(getattr(at.time_split, name)) for name in PARTS)
+        rows.append((pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
+    columns = ("pool", "#step", "#requests", *(f"#{name}" for name in PARTS.values()))
+    return Section("Where the time of a step goes", table=table_of(columns, rows), detail=Detail.PAGE)
 
 
 def hand_over_sentence(plan: Plan) -> str:
@@ -183,8 +208,8 @@ def trust_sections(plan: Plan) -> tuple[Section, ...]:
             "Serving predicted against measured", table=accuracy_table(plan), notes=(MEDIANS,) * bool(plan.accuracy)
         ),
         Section(
-            "What the figures of each accelerator rest on",
-            table=origins_table(plan),
+            "Step times predicted against measured",
+            table=step_errors_table(plan),
             notes=(STEP_ERRORS,) * bool(plan.step_errors),
         ),
         Section("Words", facts=WORDS),
@@ -195,42 +220,19 @@ def trust_sections(plan: Plan) -> tuple[Section, ...]:
     return *(dataclasses.replace(item, detail=Detail.PAGE) for item in sections), inputs
 
 
-def origins_table(plan: Plan) -> Table:
-    """How many figures of each accelerator are measured, fitted, the vendor's or assumed; those of the fleet first.
-
-    Beside them the 90 % interval of measured over predicted step times.
-    """
-    counts = {
-        clean(str(entry.get("name", MISSING)), 30): Counter(_origins({"origin": "vendor"} | dict(entry)))
-        for entry in plan.provenance.accelerators
-    }
-    bought, errors = (
-        {clean(name, 30) for name in plan.gpus},
-        {clean(row.accelerator, 30): row for row in plan.step_errors},
-    )
-    rows = []
-    for name, numbers in sorted(counts.items(), key=lambda item: (item[0] not in bought, item[0])):
-        error = errors.get(name)
-        factors: tuple[str, ...] = (MISSING,) * 3
-        if error is not None:
-            ends = (spread(between, lambda factor: f"×{factor:.2f}") for between in (error.prefill, error.decode))
-            factors = *ends, "measured" if error.measured else "a relative's"
-        rows.append((name, "yes" if name in bought else "no", *(str(numbers[origin]) for origin in ORIGINS), *factors))
-    headers = ("#prompts off by", "#decode steps off by", "kernels")
-    return without_empty(
-        table_of(("accelerator", "in the fleet", *(f"#{origin}" for origin in ORIGINS), *headers), rows)
-    )
-
-
-def _origins(value: Any) -> Iterator[str]:
-    """The origin of a record, and of each record within it."""
-    if isinstance(value, Mapping):
-        if "origin" in value:
-            yield str(value["origin"])
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from _origins(item)
+def step_errors_table(plan: Plan) -> Table:
+    """The 90 % interval of measured over predicted step times of each accelerator; those of the fleet first."""
+    bought = set(plan.gpus)
+    rows = [
+        (
+            clean(row.accelerator, 30),
+            "yes" if row.accelerator in bought else "no",
+            *(spread(between, lambda factor: f"×{factor:.2f}") for between in (row.prefill, row.decode)),
+            "measured" if row.measured else "a relative's",
+        )
+        for row in sorted(plan.step_errors, key=lambda row: (row.accelerator not in bought, row.accelerator))
+    ]
+    return table_of(("accelerator", "in the fleet", "#prompts off by", "#decode steps off by", "kernels"), rows)
 
 
 STEP_ERRORS: Final = "Off by: 90 % of measured step times are within these multiples of the predicted ones."

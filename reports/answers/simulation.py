@@ -147,8 +147,8 @@ def _classes(simulation: Simulated) -> Table:
 
 def _labels(simulation: Simulated) -> list[str]:
     """The median, the percentiles that the goals ask for, and p99."""
-    asked = {goal_label(slo.attainment) for slo in simulation.instance.problem.slos}
-    return [label for label in QUANTILES if label in asked | {"p50", "p99"}]
+    of_goals = {goal_label(slo.attainment) for slo in simulation.instance.problem.slos}
+    return [label for label in QUANTILES if label in of_goals | {"p50", "p99"}]
 
 
 def _metrics(simulation: Simulated) -> list[Metric]:

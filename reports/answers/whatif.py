@@ -74,7 +74,6 @@ def sweep_document(results: Sequence[ScenarioAnswer], effort: str) -> Document:
     return Document(
         headline=(sweep_headline(answers),),
         sections=(
-            Section(charts=cost_map(keys, rows)),
             Section(table=sweep_table(keys, rows)),
             Section(sentences=notes),
         ),
@@ -111,33 +110,6 @@ def sweep_table(keys: Sequence[str], rows: Sequence[WordsAndAnswer]) -> Table:
         none = (MISSING, MISSING)
         cells.append([*values, cost_cell(answer), percent(answer.gap), *(none if answer.cost is None else facts)])
     return without_empty(fleet_table(columns, cells, [answer for _, answer in rows]))
-
-
-def cost_map(keys: Sequence[str], rows: Sequence[WordsAndAnswer]) -> tuple[Chart, ...]:
-    """A heat map of the cost over one lever or two; none over more, of which the table has all scenarios."""
-    if len(keys) > 2:
-        return ()
-    down, across = keys if len(keys) == 2 else ("", keys[0])
-    costs = _costs([answer for _, answer in rows])
-    ends = (min(costs), max(costs)) if costs else (0.0, 0.0)
-    levers = f"{clean(down)} (down) and {clean(across)} (across)" if down else clean(across)
-
-    def cell(values: tuple[str, ...], answer: Answer) -> HeatCell:
-        """The unit of the number in it stands in the caption."""
-        number = hourly(answer.cost).removeprefix("$").removesuffix("/h")
-        tip = f"{_assigned(keys, values)}: {cost_cell(answer)}, {fleet_line(answer.pools)}"
-        return HeatCell(values[0] if down else "", values[-1], (number,), tone_of(answer.cost, ends), tip)
-
-    span = " to ".join(dict.fromkeys(map(hourly, ends))) if costs else "no fleet"
-    if 0 < len(costs) < len(rows):
-        span += f"; no fleet in {len(rows) - len(costs)} of {plural(len(rows), 'cell')}"
-    chart = Chart(
-        title=f"Cost: {span}",
-        caption=f"$/h by {levers}; the stronger the color, the more it costs; – is no fleet.",
-        drawing=draw_heat_map([cell(*row) for row in rows], down, across),
-        table=table_of([*map(clean, keys), "#cost"], [(*values, cost_cell(answer)) for values, answer in rows]),
-    )
-    return (chart,)
 
 
 # --- shadow prices --------------------------------------------------------------------------------------------------

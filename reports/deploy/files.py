@@ -351,10 +351,10 @@ def differences(plan_files: Mapping[str, str], present: Mapping[str, str]) -> It
         if path not in present:
             yield f"{path} is missing"
             continue
-        read = READERS[PurePosixPath(path).suffix]  # what the program that a file is for makes of it
+        reader = READERS[PurePosixPath(path).suffix]  # what the program that a file is for makes of it
         between = _between_documents if path.endswith(".yaml") else _between
         try:
-            yield from between(path, read(path, text), read(path, present[path]))
+            yield from between(path, reader(path, text), reader(path, present[path]))
         except InputError as error:
             yield str(error)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
@@ -35,8 +35,6 @@ PARTS: Final = 10_000
 """Requests of one length are parted in 1 / PARTS."""
 Shares = tuple[int, ...]
 """What each pool takes of a range of lengths [1 / PARTS], in the plan's order."""
-NEXT: Final = 1e-9
-"""Relative step that leads from an edge to its other side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ def gateway_rules(deployment: Deployment) -> tuple[Rule, ...]:
     excess = math.inf
     for labels in ([""], [slo.label for slo in deployment.classes]):
         rules = tuple(rule for label in labels for rule in _rules(deployment, label))
-        excess = misplacing(deployment, rules)(bytes_per_token(deployment))
+        excess = misplacing(deployment, rules)
         if excess <= SURPLUS:
             return rules if rules[-1] == Rule(rules[-1].pool) else (*rules, Rule(rules[-1].pool))
     criteria = "class and prompt length" if len(deployment.classes) > 1 else "prompt length"
@@ -148,8 +146,8 @@ def placed(rules: Sequence[Rule], size: float, slo_class: str) -> dict[str, floa
     return {pool: share for pool, share in shares.items() if share > 0.0}
 
 
-def misplacing(deployment: Deployment, rules: Sequence[Rule]) -> Callable[[float], float]:
-    """By bytes per token: what the worst pool gets on top of its own, as a share of that [1].
+def misplacing(deployment: Deployment, rules: Sequence[Rule]) -> float:
+    """What the worst pool gets on top of its own, as a share of that [1].
 
     Or the share of all requests that find no pool of the plan, if that is more.
     """
@@ -163,33 +161,9 @@ def misplacing(deployment: Deployment, rules: Sequence[Rule]) -> Callable[[float
     length, share = (np.array(values) for values in zip(*((route.isl, route.share) for route in routes), strict=True))
     plan_shares = np.array([[route.decode.get(pool.id, 0.0) for pool in deployment.pools] for route in routes])
     pool_shares = np.maximum(share @ plan_shares, 1.0 / PARTS)
-
-    def worst(ratio: float) -> float:
-        here = got[label_of, np.searchsorted(edges, length * ratio)]
-        surplus = share @ np.maximum(here - plan_shares, 0.0) / pool_shares
-        return float(max(share @ (1.0 - here.sum(axis=1)), *surplus.tolist()))
-
-    return worst
-
-
-def tolerated(deployment: Deployment, rules: Sequence[Rule]) -> tuple[float, float]:
-    """Fewest and most bytes per token [byte] between which pools get what was planned for them, up to SURPLUS.
-
-    0 and infinite where there is no end. A request changes its pool where its size passes an edge, and only there.
-    """
-    worst, ratio = misplacing(deployment, rules), bytes_per_token(deployment)
-    edges = sorted(
-        {
-            rule.upto / route.isl
-            for rule in rules
-            if rule.upto is not None
-            for route in deployment.routes
-            if route.isl > 0.0
-        }
-    )
-    low = (edge for edge in reversed(edges) if edge < ratio and worst(edge * (1.0 - NEXT)) > SURPLUS)
-    high = (edge for edge in edges if edge >= ratio and worst(edge * (1.0 + NEXT)) > SURPLUS)
-    return next(low, 0.0), next(high, math.inf)
+    here = got[label_of, np.searchsorted(edges, length * bytes_per_token(deployment))]
+    surplus = share @ np.maximum(here - plan_shares, 0.0) / pool_shares
+    return float(max(share @ (1.0 - here.sum(axis=1)), *surplus.tolist()))
 
 
 GATEWAY_FILE: Final = "router.cfg"
@@ -209,7 +183,7 @@ def gateway_config(deployment: Deployment, servers: Mapping[str, Sequence[tuple[
         ports=fact("ports"),
         chosen_by=Raw(chosen_by(deployment)),
         bytes_per_token=Raw(f"{bytes_per_token(deployment):g}"),
-        tolerated=Raw(tolerance_sentence(deployment) if by_size(rules) else ""),
+        by_size=by_size(rules),
         connections=max(2 * running, LEAST_CONNECTIONS),  # twice what engines run, so that as many can wait
         check=Raw("check inter {router_interval}s fall {failures} rise {successes}".format(**fact("health"))),
         check_timeout=Raw(f"{fact('health', 'timeout')}s"),
@@ -243,14 +217,6 @@ def pool_lines(deployment: Deployment) -> list[str]:
         shares = [f"{percentage(share, 2)} to {pool}" for pool, share in pool_shares.items()]
         lines.append(f"{about}: {takers[0].pool if len(pool_shares) == 1 else join_words(shares)}")
     return lines
-
-
-def tolerance_sentence(deployment: Deployment) -> str:
-    """How far off the assumed bytes per token may be."""
-    low, high = tolerated(deployment, gateway_rules(deployment))
-    ends = [f"more than {low:.3g}"] * (low > 0.0) + [f"at most {high:.3g}"] * (high < math.inf)
-    span = " and ".join(ends) or "anything"
-    return f"While it is {span}, no pool gets over {percentage(SURPLUS)} more requests than planned for it."
 
 
 def class_names(deployment: Deployment) -> str:

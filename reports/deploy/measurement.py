@@ -36,9 +36,8 @@ from reports.deploy.deployment import (
 from reports.deploy.flags import connector
 from reports.deploy.formats import Raw, manifest, objects, pod_text, render
 from reports.fleets import fleet_words
-from reports.numbers import duration, percent_beside, significant
+from reports.numbers import percent_beside, significant
 from reports.question import is_simulated_row, slo_classes, slo_words
-from reports.slos import QUANTILES, goal_label
 from reports.text import clean
 from search_spaces.problem import Balancing, target_of
 
@@ -392,7 +391,6 @@ def scattered_words(deployment: Deployment) -> str:
 def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> str:
     """The page of a deployment; files: those that are written, by path."""
     router_plan, options = behind(plan, deployment.router), deployment.options
-    chosen_by_size = deployment.behind_gateway and hosts.by_size(hosts.gateway_rules(deployment))
     stack = f"{target_of(deployment.engine).title} {deployment.engine_version}"
     if deployment.options.target != deployment.engine:  # llm-d's versions are those of its engine
         own = "" if options.version == deployment.engine_version else f" {options.version}"
@@ -425,7 +423,6 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         ],
         requests=requests_of(deployment.demand),
         rate=f"{deployment.demand.request_rate:g}",
-        predicted=_quantiles(router_plan),
         by_formula=not (plan.simulated or is_simulated_row(plan)),
         several=told_apart(plan),
         goals=[  # what each class asks for, and which share of its requests the plan predicts to meet it
@@ -442,7 +439,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
                 if deployment.balances_otherwise
                 else ""
             ),
-            tolerance=hosts.tolerance_sentence(deployment) if chosen_by_size else "",
+            by_size=deployment.behind_gateway and hosts.by_size(hosts.gateway_rules(deployment)),
             bytes_per_token=f"{hosts.bytes_per_token(deployment):g}",
             names=hosts.class_names(deployment),
             exchanges=any(deployment.exchange(pool) for pool in deployment.pools),
@@ -473,21 +470,3 @@ def _checks(deployment: Deployment, source: str, *, other: bool) -> list[Raw]:
         flags += f" --balancing {deployment.router}" if other else ""
         checks.append(Raw(clean(f"pdplan validate --against {file} --plan {source}{flags}", LONGEST_COMMAND)))
     return checks
-
-
-def _quantiles(plan: Plan) -> list[tuple[str, str, str]]:
-    """Predicted quantiles, of each class where there are several; p95 where a class's goal is read at it."""
-    labels = {goal_label(slo.attainment_goal) for slo in plan.classes}
-    latencies: list[tuple[str, Any, Any]] = [("", plan.ttft_s, plan.tpot_s)]
-    if told_apart(plan):
-        latencies = [(f"{slo.name} ", slo.ttft_s, slo.tpot_s) for slo in plan.classes]
-
-    def shown(metric: Any, name: str) -> str:
-        return "-" if metric is None else duration(getattr(metric, name))
-
-    return [
-        (f"{slo_class}{name}", shown(ttft, name), shown(tpot, name))
-        for slo_class, ttft, tpot in latencies
-        for name in QUANTILES
-        if name != "p95" or "p95" in labels
-    ]
