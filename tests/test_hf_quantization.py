@@ -87,12 +87,19 @@ def test_groups_of_several_formats_each_keep_their_own(heads_first: bool) -> Non
     assert model.weight_scale == WeightScale(1, 16, 1.0)
 
 
+TAGS = [
+    f"{block}.{name}_proj" for block in ("mlp", "mlp.experts", "mlp.shared_experts") for name in ("gate", "up", "down")
+]
+TAGS += [f"self_attn.{name}" for name in ("q_a_proj", "q_b_proj", "kv_b_proj", "o_proj")]
+
+
 @pytest.mark.parametrize(
     ("quantization", "dtype"),
     [
         ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "int3"),
         ({"quant_method": "gptq", "bits": 3, "group_size": 128, "sym": False}, "int3"),
-        ({"quant_method": "gptq", "bits": 2, "group_size": 128}, "int2"),
+        ({"quant_method": "hqq", "quant_config": {tag: {"weight_quant_params": {"nbits": 2}} for tag in TAGS}}, "int2"),
+        ({"quant_method": "quanto", "weights": "int2"}, "int2"),
     ],
 )
 def test_fewer_bits_than_any_unit_computes_are_stored_so(quantization: dict[str, Any], dtype: str) -> None:
@@ -116,9 +123,9 @@ def test_formats_that_reach_no_module_are_refused() -> None:
 
 
 def test_a_method_reads_its_own_word_and_no_other() -> None:
-    """ModelOpt's is `quant_algo`; that of other tools says nothing."""
-    with pytest.raises(ArchitectureError, match="'quant_algo' in 'quantization_config'"):
-        parse_config({**MOE, "quantization_config": {"quant_method": "modelopt", "weights": "int8"}}, "test")
+    """Quanto's is `weights`, ModelOpt's is `quant_algo`."""
+    with pytest.raises(ArchitectureError, match="'weights' in 'quantization_config'"):
+        parse_config({**MOE, "quantization_config": {"quant_method": "quanto"}}, "test")
     both = {"quant_method": "modelopt", "quant_algo": "FP8", "weights": {"dtype": "e4m3"}}
     assert parse_config({**MOE, "quantization_config": both}, "test").native_weight_dtype == "fp8"
 
