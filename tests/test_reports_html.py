@@ -118,7 +118,7 @@ def test_a_simulated_page_has_every_section_and_its_charts_with_their_data() -> 
     assert links
     assert links <= set(walker.ids)
     labels = [value or "" for tag, name, value in walker.attributes if tag == "svg" and name == "aria-label"]
-    assert page.count("<figure") == page.count("<details><summary>Data") == len(set(labels)) == 6
+    assert page.count("<figure") == page.count("<details><summary>Data") == len(set(labels)) == 8
 
 
 # --- every number with a unit that a reader sees is one of the plan's, or follows from them by a rule named here
@@ -175,6 +175,11 @@ def derived(plan: Plan) -> Iterator[float]:
                     weight = fraction * route.share
                     sums[key] = [share + weight, met + weight * route.attainment]
     yield from (number for share, met in sums.values() if share for number in (share, met / share))
+    for item in plan.classes:
+        routes = [route for route in plan.routing if route.slo_class == item.name and route.share > 0]
+        met = [route.attainment * route.share for route in routes]
+        lengths = [route.isl for route in routes], [route.osl for route in routes]
+        yield from length_map(*lengths, met, [route.share for route in routes]).shares.values()
     for pool in dearest_of_each_role(plan.pools):
         yield max(pool.operating_point.utilization.values())
     yield from (share for point in loads(plan) for share in point.used.values())

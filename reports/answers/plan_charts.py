@@ -49,7 +49,7 @@ from reports.text import capital, clean, in_words
 from reports.verdict import growth_sentence
 
 MOST_CLASSES: Final = 3
-"""Classes whose distributions are drawn."""
+"""Classes whose distributions and buckets are drawn."""
 MOST_POINTS: Final = 24
 BOUNDS: Final = {"bandwidth": "memory bandwidth", "host": "host time"}
 """What bounds a step, where that is not its own name."""
@@ -63,11 +63,12 @@ BEYOND: Final = 4 / 3
 
 
 def slo_charts(plan: Plan) -> tuple[Chart, ...]:
-    """Draw what was simulated: distributions of the tightest classes, latency against load."""
+    """Draw what was simulated of the tightest classes: distributions, latency against load, shares by length."""
     classes = tightest_first(plan)[:MOST_CLASSES]
     charts = [
         *(_distribution_chart(plan, item) for item in classes),
         load_chart(plan),
+        *(_length_chart(plan, item) for item in classes),
     ]
     return tuple(chart for chart in charts if chart is not None)
 
@@ -218,6 +219,27 @@ def rates_chart(plan: Plan, points: Sequence[TailPoint], goodput: float | None, 
         drawing=charts.draw_panels([panel]),
         table=table_of(("#rate", *(f"#{name} of limit" for name in names.values()), "meets the SLO"), rows),
         legend=tuple((TONES[metric], name) for metric, name in names.items()),
+    )
+
+
+def _length_chart(plan: Plan, item: ClassResult) -> Chart | None:
+    """Draw the share of each cell of lengths that meets the SLO; those below the goal stand out."""
+    routes = [route for route in plan.routing if route.slo_class == item.name and route.share > 0]
+    if len({(route.isl, route.osl) for route in routes}) < 2:
+        return None
+    name, goal = clean(item.name, 30), item.attainment_goal
+    met, shares = [route.attainment * route.share for route in routes], [route.share for route in routes]
+    figure = length_map([route.isl for route in routes], [route.osl for route in routes], met, shares)
+    rows = [(significant(r.isl), significant(r.osl), percent(r.share), percent(r.attainment)) for r in routes]
+    below, number = sum(share < goal for share in figure.shares.values()), plural(len(figure.shares), "cell")
+    verb = "is" if below == 1 else "are"
+    alone = f"{below} of {number} {verb} below the goal" if below else "no cell is below the goal"
+    return Chart(
+        title=f"{name}: {alone}; the lowest share is {percent(min(figure.shares.values()))}",
+        caption=f"Cells: % of requests that meet the SLO, red below the goal. The goal, {percent(goal)}, is for all "
+        "lengths together; a cell may have several lengths.",
+        drawing=draw_lengths(figure, lambda share: "cell-held" if share >= goal else "cell-missed"),
+        table=table_of(("#input tokens", "#output tokens", "#share of all", "#SLO met"), rows),
     )
 
 
@@ -425,13 +447,19 @@ class LengthMap:
         return f"{isl} input and {osl} output tokens"
 
 
-def length_map(isl: Sequence[float], osl: Sequence[float], terms: Sequence[float]) -> LengthMap:
-    """Sum shares by powers of two of both lengths, or of four, eight … where that keeps the columns few."""
+def length_map(
+    isl: Sequence[float], osl: Sequence[float], terms: Sequence[float], wholes: Sequence[float] | None = None
+) -> LengthMap:
+    """Sum parts by powers of two of both lengths, or of four, eight … where that keeps the columns few.
+
+    wholes: the sum of the parts of a cell is divided by that of its wholes.
+    """
     isl_edges, osl_edges = bin_edges(isl), bin_edges(osl)
-    shares: dict[tuple[int, int], float] = {}
-    for x, y, term in zip(isl, osl, terms, strict=True):
-        cell = bin_of(y, osl_edges), bin_of(x, isl_edges)
-        shares[cell] = shares.get(cell, 0.0) + term
+    pairs: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for x, y, term, whole in zip(isl, osl, terms, wholes or [1.0] * len(terms), strict=True):
+        pairs.setdefault((bin_of(y, osl_edges), bin_of(x, isl_edges)), []).append((term, whole))
+    sums = {cell: [math.fsum(values) for values in zip(*members, strict=True)] for cell, members in pairs.items()}
+    shares = {cell: term if wholes is None else term / whole for cell, (term, whole) in sums.items()}
     return LengthMap(isl_edges, osl_edges, shares)
 
 
