@@ -29,13 +29,12 @@ from optimizer.loads.effort import Brake, Effort, Level, Progress, Wish, silent
 from optimizer.loads.instance import Instance, as_planned, make_instance
 from optimizer.plans.plan import Alternative, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
 from optimizer.plans.records import ROUNDING
-from optimizer.search.bound import check_floors, check_shapes, floors
+from optimizer.search.bound import floors, possible_instance
 from optimizer.search.search import evaluated
 from optimizer.verification.bench import Bench, Verdict, make_bench, miss_words
 from optimizer.verification.record import as_simulated
 from optimizer.verification.verify import CANDIDATE, Loop, SearchResult, with_one_replica_less
 from search_spaces.bounds import TIME_LIMIT
-from search_spaces.enumeration import enumerate_shapes
 from search_spaces.fields import Reader, member, quantity
 from search_spaces.problem import Goal, Problem
 from search_spaces.quantities import Kind
@@ -143,9 +142,7 @@ def optimize(
     brake.until = watch.started + seconds
     effort = Effort(effort_level, brake, watch.stage, tune, extras)
     watch.stage("pricing engines")
-    check_shapes(problem, enumerate_shapes(problem))
-    expected_instance = make_instance(problem)
-    check_floors(expected_instance)
+    expected_instance = possible_instance(problem)
     first = brake if effort_level is Level.QUICK else brake.part(0.5)  # half of the time is for simulations
     space = evaluated(as_planned(expected_instance), first.late)
     result = with_comparison(search_by_formula(space, first, watch.stage), space, watch.stage)
