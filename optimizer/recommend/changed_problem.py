@@ -152,7 +152,7 @@ def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     fleet = leanest(space)
     if not fleet.pools:
         return None
-    loop = Loop(make_bench(instance, late=late), with_near_fleets(space, fleet))
+    loop = Loop(make_bench(instance, late=late), with_near_fleets(space, fleet), space)
     winner = loop.confirmed(effort.inner).winner
     return None if winner is None else Solution(instance, winner.fleet, winner)
 
