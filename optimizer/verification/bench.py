@@ -172,8 +172,12 @@ class Slice:
         return [Run.of(self.drawn(requests, number), self.engines) for number in range(first, last)]
 
     def until_decided(self, late: Late) -> Judgement:
-        """The judgement of full runs."""
+        """The judgement of full runs; if these are long, a shorter run may show a miss first."""
         requests = self.full
+        if requests >= 2 * self.requests:
+            alone = judge_runs(self.instance, self.engines, self.runs(self.requests, 0, 1))
+            if alone.missed:
+                return alone
         rule = until_decided(requests, least=LEAST_RUNS, late=late)
         return judge_until(self.instance, self.engines, lambda number: self.drawn(requests, number), rule)
 
@@ -265,8 +269,7 @@ class Bench:
     """Judges fleets of one instance, each once.
 
     seed: of the first run; requests: of a full run of the whole fleet; volume: multiple of the demand; late: whether no
-    more runs are to be made. Kept are the verdicts on all fleets, trials at other rates, replays of recorded requests,
-    and step times.
+    more runs are to be made. Kept are the verdicts on all fleets, trials at other rates, and step times.
     """
 
     instance: Instance
@@ -276,7 +279,6 @@ class Bench:
     verdicts: dict[Key, Verdict] = field(default_factory=dict)
     late: Late = never
     trials: dict[Key, Trials] = field(default_factory=dict)
-    replays: dict[Key, Judgement] = field(default_factory=dict)
     steps: dict[PoolKey, GridSteps] = field(default_factory=dict)
 
     # --- verdicts
@@ -351,14 +353,11 @@ class Bench:
 
     def replayed(self, fleet: Fleet) -> Judgement | None:
         """The judgement of the recorded requests in their own order; None if nothing was recorded."""
-        recording, key = self.instance.problem.recorded, fleet_key(fleet)
+        recording, engines = self.instance.problem.recorded, simulated_fleet(self.instance, fleet, self.steps)
         if recording is None:
             return None
-        if key not in self.replays:
-            engines = simulated_fleet(self.instance, fleet, self.steps)
-            run = Run.of(recorded_trace(self.instance, fleet, recording, self.volume), engines)
-            self.replays[key] = judge_runs(self.instance, engines, [run])
-        return self.replays[key]
+        demand = recorded_trace(self.instance, fleet, recording, self.volume)
+        return judge_runs(self.instance, engines, [Run.of(demand, engines)])
 
     def trials_of(self, fleet: Fleet) -> Trials:
         """The trials of a fleet at several rates, judged as at its own; those that were made are kept."""

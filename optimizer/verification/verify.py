@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import holds_at, promise
+from optimizer.fleets.evaluate import evaluate, holds_at
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.purchase import allowed, classes_apart, fewer_replicas, fleet_cost
 from optimizer.loads.effort import Effort
@@ -335,13 +335,13 @@ def other_settings(bench: Bench, miss: Verdict) -> list[Fleet]:
         return []
     if miss.stuck:
         return [smaller_limits(instance, miss)]
-    own, classes = promise(instance, fleet), miss.judgement.classes
+    own, classes = evaluate(instance, fleet).goal_share, miss.judgement.classes
     near = not miss.judgement.overloaded and all(item.attainment >= NEAR * item.attainment_goal for item in classes)
     fleets_by_key = {fleet_key(candidate): candidate for candidate in each_setting(instance, fleet, miss.blamed)}
     settings = [
         candidate for key, candidate in fleets_by_key.items() if key != fleet_key(fleet) and valid(instance, candidate)
     ]
-    rated_fleets = [(min(promise(instance, candidate), 1.0), candidate) for candidate in settings]
+    rated_fleets = [(min(evaluate(instance, candidate).goal_share, 1.0), candidate) for candidate in settings]
     rated_fleets.sort(key=lambda row: -row[0])
     return [fleet for share, fleet in rated_fleets if share >= NEAR and (near or own >= 1.0 or share > own)]
 
@@ -381,10 +381,10 @@ def each_setting(instance: Instance, fleet: Fleet, worst_pools: Sequence[int]) -
 def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
     """The pool with the smallest batch limit that suffices by formula; if it has that, with a larger one."""
     pool = fleet.pools[index]
-    enough = min(1.0, promise(instance, fleet, MORE))
+    enough = min(1.0, evaluate(instance, fleet, MORE).goal_share)
     for seqs in instance.tables.limits_below(pool.seqs):
         less = replace(pool, seqs=seqs)
-        if promise(instance, _changed(fleet, {index: less}), MORE) >= enough:
+        if evaluate(instance, _changed(fleet, {index: less}), MORE).goal_share >= enough:
             return less
     limits = instance.tables.limits
     place = int(np.searchsorted(limits, pool.seqs)) + PLACES

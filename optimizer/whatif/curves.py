@@ -232,7 +232,7 @@ class Stairs:
     def _as_seen(self, step: Step, case: Case) -> Step:
         """A step as far as its fleet holds in simulation; with its fault if that is almost nowhere.
 
-        Where it misses at its end by formula, it is looked at ever further back, then in between.
+        Where it misses at its end by formula, it is looked at where it begins, then in between.
         """
         ramp, width = self.ramp, math.log1p(RESOLUTION)
         shares: dict[float, float] = {}
@@ -245,13 +245,9 @@ class Stairs:
         if not fault:
             return replace(step, answer=replace(step.answer, attainment=shares[step.end]))
         miss = replace(step.answer, attainment=shares[step.end], fault=fault)
-        good, bad, back = step.end, step.end, width
-        while fault:
-            if good == step.start:
-                return replace(step, answer=miss)
-            bad, good = good, ramp.hardest(step.start, ramp.value_at(ramp.hardness(good) - back))
-            fault, back = fault_at(good), 2.0 * back
-        good, bad = ramp.last(good, bad, lambda value: not fault_at(value), RESOLUTION)
+        if fault_at(step.start):
+            return replace(step, answer=miss)
+        good, bad = ramp.last(step.start, step.end, lambda value: not fault_at(value), RESOLUTION)
         if ramp.hardness(good) - ramp.hardness(step.start) < width:
             return replace(step, answer=miss)
         simulated_answer = replace(step.answer, attainment=shares[good], refuted=(miss,))
