@@ -38,7 +38,7 @@ from benchmarks.problems import instance_of, problem_of  # noqa: E402
 from costmodel.engine import Role  # noqa: E402
 from costmodel.errors import InputError  # noqa: E402
 from optimizer.fleets.build_plan import engine_pools  # noqa: E402
-from optimizer.fleets.evaluate import promise  # noqa: E402
+from optimizer.fleets.evaluate import evaluate  # noqa: E402
 from optimizer.fleets.fleet import Fleet, FleetPool, with_replicas  # noqa: E402
 from optimizer.fleets.purchase import allowed, fleet_cost, prefill_seqs  # noqa: E402
 from optimizer.loads.effort import Level  # noqa: E402
@@ -184,16 +184,11 @@ def _settings(instance: Instance, fleet: Fleet) -> list[tuple[float, Fleet]]:
     Empty where the formulas promise too little of large batch limits with any chunk.
     """
     limits = instance.tables.limits.tolist()
-    if (
-        max(
-            (promise(instance, one) for one in _variants(instance, fleet, [limits[len(limits) // 2 - 1], limits[-1]])),
-            default=0.0,
-        )
-        < PROMISING
-    ):
+    large = _variants(instance, fleet, [limits[len(limits) // 2 - 1], limits[-1]])
+    if max((evaluate(instance, one).goal_share for one in large), default=0.0) < PROMISING:
         return []
     every = _variants(instance, fleet, limits)
-    return sorted(((promise(instance, one), one) for one in every), key=lambda row: -min(row[0], 1.0))
+    return sorted(((evaluate(instance, one).goal_share, one) for one in every), key=lambda row: -min(row[0], 1.0))
 
 
 def _variants(instance: Instance, fleet: Fleet, limits: Sequence[int]) -> list[Fleet]:

@@ -36,11 +36,13 @@ from optimizer.fleets.purchase import allowed, fewer_replicas, fleet_cost  # noq
 from optimizer.loads.effort import Level  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.plans.plan import Plan  # noqa: E402
+from optimizer.plans.records import ROUNDING  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
-from optimizer.verification.bench import Verdict, fleet_key, valid  # noqa: E402
+from optimizer.search.search import evaluated, unmixed, with_near_fleets  # noqa: E402
+from optimizer.verification.bench import fleet_key, valid  # noqa: E402
 from optimizer.verification.judge import judge_runs  # noqa: E402
 from optimizer.verification.simulated_plan import judge  # noqa: E402
-from optimizer.verification.verify import each_setting, other_shapes  # noqa: E402
+from optimizer.verification.verify import each_setting  # noqa: E402
 from reports.fleets import fleet_line  # noqa: E402
 
 SHORT, PROOF = 10_000, 80_000
@@ -58,7 +60,7 @@ def posed_as(name: str, near: float | None) -> Posed:
 
 
 def cheaper_neighbors(instance: Instance, fleet: Fleet) -> list[Fleet]:
-    """Fleets that cost less and differ in one pool: fewer replicas, also with other settings, or another shape."""
+    """Fleets that cost less: fewer replicas in one pool, also with other settings; or near every goal by formula."""
     cost, pools = fleet_cost(instance, fleet), range(len(fleet.pools))
     fewer = [less for _, less in fewer_replicas(instance, fleet, 1) if allowed(instance, less)]
     settings = [
@@ -68,9 +70,10 @@ def cheaper_neighbors(instance: Instance, fleet: Fleet) -> list[Fleet]:
         for k in pools
         for other in each_setting(instance, less, [k])
     ]
-    shapes = [shape for _, shape in other_shapes(instance, Verdict(fleet, cost, None, held=True))]  # type: ignore[arg-type]
+    search = evaluated(instance)
+    shapes = with_near_fleets(search, unmixed(search))
     fleets = {fleet_key(other): other for other in (*fewer, *filter(partial(valid, instance), settings), *shapes)}
-    return list(fleets.values())
+    return [other for other in fleets.values() if fleet_cost(instance, other) < cost * (1.0 - ROUNDING)]
 
 
 def holding(instance: Instance, fleets: list[Fleet]) -> list[Fleet]:

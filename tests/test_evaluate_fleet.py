@@ -103,7 +103,7 @@ def test_one_near_its_capacity_is_undecided(short_runs: None, tmp_path: Path, mo
     """A run at more than the rate falls behind, where those at the rate itself meet every goal."""
 
     def falls_behind(portion: Slice, number: int) -> Judgement:
-        runs = portion.runs(portion.short, number, number + 1)
+        runs = portion.runs(portion.requests, number, number + 1)
         judgement = judge_runs(portion.instance, portion.engines, runs)
         return replace(judgement, overload=Overload(overloaded=True, growth=0.1, drift=0.1, where="queue"))
 

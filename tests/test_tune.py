@@ -12,10 +12,9 @@ from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.effort import Wish
 from optimizer.plans.plan import Plan, parse_plan
-from optimizer.plans.records import Outcome
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench
-from optimizer.verification.tune import Looks, Point, Search, ShortRun, Tuned, Value, Values, front, tuned
+from optimizer.verification.tune import Look, Looks, Point, Search, Tuned, Value, Values, front, tuned
 from reports.answers.plan import front_section
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, problem, space, workload
@@ -79,15 +78,14 @@ def test_tuning_takes_only_what_is_proven_and_not_dearer() -> None:
 
 
 def test_the_front_keeps_its_goals_and_what_holds_is_beaten_only_by_what_holds() -> None:
-    def rows(*looks: tuple[float, float, Outcome | None]) -> list[tuple[float, float]]:
-        best = front(ShortRun(Fleet(()), cost, tail, (), outcome) for cost, tail, outcome in looks)
+    def rows(*looks: tuple[float, float, bool]) -> list[tuple[float, float]]:
+        best = front(Look(Fleet(()), cost, tail, held) for cost, tail, held in looks)
         return [(look.cost, look.distance) for look in best]
 
     short = ((3.0, 0.2), (0.5, 1.2), (1.0, 0.9), (2.0, 0.9), (2.0, 0.5), (4.0, 0.3), (2.5, 0.495))
-    assert rows(*((*look, None) for look in short)) == [(1.0, 0.9), (2.0, 0.5), (3.0, 0.2)]
-    meets, misses = Outcome.MEETS, Outcome.MISSES
-    assert rows((3.0, 0.59, misses), (2.0, 0.6, meets), (1.0, 0.5, None)) == [(1.0, 0.5), (2.0, 0.6)]
-    assert rows((2.0, 0.6, meets), (3.0, 0.4, meets), (4.0, 0.4, meets)) == [(2.0, 0.6), (3.0, 0.4)]
+    assert rows(*((*look, False) for look in short)) == [(1.0, 0.9), (2.0, 0.5), (3.0, 0.2)]
+    assert rows((3.0, 0.59, False), (2.0, 0.6, True), (1.0, 0.5, False)) == [(1.0, 0.5), (2.0, 0.6)]
+    assert rows((2.0, 0.6, True), (3.0, 0.4, True), (4.0, 0.4, True)) == [(2.0, 0.6), (3.0, 0.4)]
 
 
 # --- what a dollar more buys: the front of cost and tail, asked for with --front, in the plan and its views
@@ -134,7 +132,7 @@ def test_the_plan_stays_the_cheapest_that_holds_and_every_view_shows_what_costs_
     for row in table.rows:
         assert row[1] in done.stdout
         assert row[1] in page
-        assert row[-1] in {"recommended", "meets the SLO", "misses the SLO", "undecided", "one short run"}
+        assert row[-1] in {"recommended", "meets the SLO", "misses the SLO", "undecided"}
 
 
 # --- a tuning study that is kept, and how a second run goes on

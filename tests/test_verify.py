@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
 from costmodel.engine import Role
@@ -17,10 +17,10 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.verification import bench as benches
-from optimizer.verification.bench import Bench, Verdict, fleet_key, make_bench, run_length
+from optimizer.verification.bench import Bench, Verdict, run_length
 from optimizer.verification.judge import MOST_JUDGED, Judgement
 from optimizer.verification.simulated_plan import judge
-from optimizer.verification.verify import halved_limits
+from optimizer.verification.verify import smaller_limits
 from search_spaces.problem import Constraints, Problem
 from tests.optimizer_cases import judged_class, problem, slo, space, workload
 from tests.small_fleets import apart, replicas, small
@@ -46,37 +46,21 @@ def test_of_a_large_fleet_a_slice_is_simulated() -> None:
     assert (alone.parts, alone.requests) == (1, MOST_JUDGED)
 
 
-def test_a_fleet_that_runs_like_one_that_missed_is_not_simulated() -> None:
-    """Its decode engines never run as many requests as either batch limit allows."""
-    instance = small()
-
-    def fleets(prefill: int, decode: int) -> list[Fleet]:
-        first, last = apart(instance, prefill, decode).pools
-        return [Fleet((first, replace(last, seqs=int(seqs)))) for seqs in instance.tables.limits]
-
-    bench = make_bench(instance, 20.0)
-    less, more = (bench.verdict(fleet) for fleet in fleets(1, 4))
-    assert more.judgement is less.judgement
-    assert fleet_key(more.fleet) not in bench.looks
-    assert make_bench(instance, 20.0).verdict(more.fleet).judgement.classes == less.judgement.classes
-    less, more = (bench.verdict(fleet) for fleet in fleets(4, 1))
-    assert more.judgement is not less.judgement
-
-
-def test_batch_limits_are_halved_between_those_that_stay_stuck_and_those_that_are_too_small() -> None:
-    """Whichever limit is right, a bisection finds it."""
-    instance, judged = small(), Judgement(1.0, (judged_class(0.5, 0.4, 0.6),), Overload(False, 0.0, 0.0, ""), (), ())
+def test_a_fleet_that_stays_stuck_gets_the_batch_limit_that_its_memory_holds_and_then_smaller_ones() -> None:
+    instance = small(space=space(max_num_seqs=(8, 16, 32, 64, 128)))
+    judged = Judgement(1.0, (judged_class(0.5, 0.4, 0.6),), Overload(False, 0.0, 0.0, ""), (), ())
     prefill, decode = apart(instance, 1, 1).pools
-    limits = instance.tables.limits.tolist()
-    for right in limits[:-1]:
-        bench, seqs, steps = make_bench(instance), limits[-1], 0
-        while seqs != right:
-            fleet = Fleet((prefill, replace(decode, seqs=seqs)))
-            miss = Verdict(fleet, 1.0, judged, False, blamed=(1,), stuck=seqs > right)
-            bench.verdicts[fleet_key(fleet)] = miss
-            (half,) = halved_limits(bench, miss)
-            seqs, steps = half.pools[1].seqs, steps + 1
-        assert steps <= 1 + math.ceil(math.log2(len(limits)))
+    tables, running = instance.tables, instance.flows.share * instance.flows.osl
+    limits, request = tables.limits.tolist(), float(tables.kv_held[decode.shape] @ running) / float(running.sum())
+    room = 1.01 * request * float(tables.seqs[limits[-3]])
+    tight = replace(instance, tables=replace(tables, kv_capacity=np.full_like(tables.kv_capacity, room)))
+    for there, first in ((instance, limits[-2]), (tight, limits[-3])):
+        tried = [limits[-1]]
+        while not tried[1:] or tried[-1] != tried[-2]:
+            fleet = Fleet((prefill, replace(decode, seqs=tried[-1])))
+            smaller = smaller_limits(there, Verdict(fleet, 1.0, judged, False, blamed=(1,), stuck=True))
+            tried.append(smaller.pools[1].seqs)
+        assert tried[1:-1] == limits[limits.index(first) :: -1]
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
@@ -158,7 +142,6 @@ def strict_judge(short_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
         return self.verdict_of(fleet, replace(found, classes=sure, overload=overload), held=held)
 
     monkeypatch.setattr(Bench, "_judge", judged)
-    monkeypatch.setattr(Bench, "look", judged)
 
 
 def asked(**limits: Any) -> Problem:

@@ -16,10 +16,6 @@ MOST_ROUNDS, MOST_MIX = 5_000, 1e12
 And the factor beyond which shares of hand-overs cannot be reached [1]."""
 
 
-TRACE_OF_A_ROUTE = 1e-12
-"""Weight with which a pool takes over flows that no remaining pool serves, so that none is lost."""
-
-
 @dataclass(frozen=True, slots=True)
 class FleetPool:
     """Equal engines in one role.
@@ -87,15 +83,6 @@ def with_replicas(fleet: Fleet, index: int, replicas: int) -> Fleet:
     """The fleet with another number of engines in one pool; its routing is unchanged."""
     smaller = replace(fleet.pools[index], replicas=replicas)
     return Fleet((*fleet.pools[:index], smaller, *fleet.pools[index + 1 :]))
-
-
-def without_pool(fleet: Fleet, index: int) -> Fleet | None:
-    """The fleet without one pool, its flows spread over the others in proportion; None if no pool can take them."""
-    rest = [pool for number, pool in enumerate(fleet.pools) if number != index]
-    roles = {pool.role for pool in rest}
-    if not rest or (Role.PREFILL in roles) != (Role.DECODE in roles):
-        return None
-    return shared_out(rest, [pool.route + TRACE_OF_A_ROUTE * pool.replicas for pool in rest])
 
 
 def shared_out(pools: Sequence[FleetPool], weights: Sequence[FloatArray]) -> Fleet:

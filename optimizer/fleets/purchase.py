@@ -17,7 +17,7 @@ from optimizer.plans.records import NOTABLE, ROUNDING, TOLERANCE
 from search_spaces.enumeration import engine_config
 from search_spaces.problem import Billing, Pools, Problem, Routing, any_target
 
-from .fleet import Fleet, FleetPool, Named, even_mix, gets_whole, with_replicas, without_pool
+from .fleet import Fleet, FleetPool, Named, even_mix, gets_whole, with_replicas
 
 UNMATCHED = TOLERANCE / 2.0
 """A routing is impossible if a larger share of what a pool sends or takes in finds no partner [1]."""
@@ -202,14 +202,11 @@ def allowed(instance: Instance, fleet: Fleet) -> bool:
 
 
 def fewer_replicas(instance: Instance, fleet: Fleet, step: int) -> list[Named]:
-    """Fleets with `step` replicas fewer in one pool, cheapest first; a pool without replicas passes its flows on."""
-    fleets: list[Named] = []
-    for index, pool in enumerate(fleet.pools):
-        less: Fleet | None = None
-        if pool.replicas > step:
-            less = with_replicas(fleet, index, pool.replicas - step)
-        elif pool.replicas == step:
-            less = without_pool(fleet, index)
-        if less is not None and can_hand_over(instance, less):
-            fleets.append((f"{pool.name}: {'one replica' if step == 1 else f'{step} replicas'} fewer", less))
+    """Fleets with `step` replicas fewer in one pool, which keeps one at least, cheapest first."""
+    label = "one replica fewer" if step == 1 else f"{step} replicas fewer"
+    fleets = [
+        (f"{pool.name}: {label}", with_replicas(fleet, index, pool.replicas - step))
+        for index, pool in enumerate(fleet.pools)
+        if pool.replicas > step
+    ]
     return sorted(fleets, key=lambda row: fleet_cost(instance, row[1]))

@@ -7,7 +7,7 @@ What a search proved of a fleet: its status, the bound on its cost, and the gap 
 Two claims are made, and no third:
 
     few_pools   no fleet of one pool or two that holds costs less: all were looked at in order by formula, and of a
-                simulated plan those that hold by it were simulated (`recommend.search.with_untried`)
+                simulated plan those that hold by it were simulated (`verification.verify.Loop`)
     floor       no fleet at all that the evaluation accepts costs less (`search.bound`)
 
 Of a fleet of cost c that holds,

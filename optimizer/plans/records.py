@@ -48,16 +48,15 @@ TOLERANCE: Final = 0.02
 NOTABLE: Final = 0.05
 """Share of a cost or a rate from which on a difference counts [1]: predictions err by as much (docs/accuracy.md)."""
 
-SHORT_RUNS: Final = 4
-"""Short runs in a full one, and full runs of one question of many: 2,000 requests at least, of which 1,800 count, tell
-most fleets that miss, and the root of four halves an interval."""
+HALVING_RUNS: Final = 4
+"""Runs of one question of many where one does not tell: the root of four halves an interval."""
 
 CANDIDATES: Final = 6
 """Candidates of one list that are tried after each other, the likeliest first, where each takes a simulation or a
 search; assumed."""
 
-QUICK_CANDIDATES: Final = SHORT_RUNS * CANDIDATES
-"""The same where each takes a short run or an evaluation by formula."""
+QUICK_CANDIDATES: Final = HALVING_RUNS * CANDIDATES
+"""The same where each takes an evaluation by formula."""
 
 HALVINGS: Final = 3
 """So often a range is halved, or doubled, to find where an answer changes: to an eighth of it, or to eight times."""
@@ -439,7 +438,7 @@ class RecordedRun(Record):
 
 
 class TunedFleet(Record):
-    """A fleet that tuning looked at in a short run, or one of the comparison that was judged beside these."""
+    """A fleet that tuning simulated, or one of the comparison beside these."""
 
     pools: list[EnginePool]
     cost_usd_per_hour: Amount
@@ -448,9 +447,9 @@ class TunedFleet(Record):
     served: list[Share] = Field(default_factory=list)
     """Share of the requests that each pool serves."""
     outcome: Judged | None = None
-    """Null where it was only looked at."""
+    """Null in plans of older versions, where only a short run looked at it."""
     latencies: list[ClassLatencies] = Field(default_factory=list)
-    """Of each SLO class: in full runs where there is an outcome, else in the short run."""
+    """Of each SLO class."""
 
 
 class Tuning(Record):
@@ -459,9 +458,9 @@ class Tuning(Record):
     objectives: list[str] = Field(default_factory=lambda: ["cost"])
     """"cost" alone, or "cost" and "tail", whose front is the answer then and is judged where it costs more."""
     looks: Count
-    """Fleets that were simulated in a short run."""
+    """Fleets that were simulated."""
     compared: Count = 0
-    """Fleets of the comparison that were judged for the front, in full runs; 0 in plans of older versions."""
+    """Fleets of the comparison on the front; 0 in plans of older versions."""
     front: list[TunedFleet]
     """Fleets that keep their goals and that no other beats in both cost and tail by 0.01 limits, cheapest first; one
     that holds in full runs is beaten only by another that does."""

@@ -16,9 +16,9 @@ from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.purchase import classes_apart, fleet_gpus, paid_gpus, within_limits
 from optimizer.loads.effort import Progress, silent
-from optimizer.loads.instance import Instance, as_planned, at_volume, make_instance
+from optimizer.loads.instance import Instance, as_planned, at_volume
 from optimizer.plans.records import QUICK_CANDIDATES, ROUNDING, EnginePool
-from optimizer.search.bound import check_floors, check_shapes
+from optimizer.search.bound import possible_instance
 from optimizer.search.mixtures import of_class, or_mixed
 from optimizer.search.search import Engines, FleetSearch, cheapest_held, engines_of, is_refuted, priced, without_prices
 from optimizer.search.settings import make_settings
@@ -228,9 +228,7 @@ def _markets(problem: Problem, prices: Sequence[float]) -> list[Problem]:
 def _groups(problem: Problem) -> list[Instance]:
     """The instance of each group of requests at 1 request/s in all."""
     free = without_prices(replace(problem, workload=replace(problem.workload, request_rate=1.0)))
-    whole = make_instance(free)
-    check_shapes(free, whole.enumeration)
-    check_floors(whole)
+    whole = possible_instance(free)
     classes = range(len(problem.slos)) if classes_apart(problem) else ()
     groups = [of_class(whole, k, Fleet(()), later=0) for k in classes] or [whole]
     return [as_planned(group) for group in groups]

@@ -31,7 +31,7 @@ from optimizer.fleets.purchase import fleet_cost, fleet_gpus, offer_costs, offer
 from optimizer.loads.bisection import bisection, largest_load
 from optimizer.loads.effort import Progress, silent
 from optimizer.loads.instance import Instance
-from optimizer.plans.records import SHORT_RUNS, Outcome
+from optimizer.plans.records import HALVING_RUNS, Outcome
 from optimizer.verification.bench import LIFETIMES, in_system
 from optimizer.verification.demand import seeded_demands
 from optimizer.verification.judge import MOST_JUDGED, Judgement, judge_until, until_decided
@@ -135,7 +135,7 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
 
     A run starts empty, so it lasts LIFETIMES / 2 of a mean request at least. Where requests pile up, yet are in time,
     it is made longer until that ends or the queue has made them late. Where a goal lies within its interval, other runs
-    are added, up to SHORT_RUNS.
+    are added, up to HALVING_RUNS.
     """
     fill_requests = math.ceil(LIFETIMES / 2.0 * in_system(instance, volume))
     requests = max(requests, min(fill_requests, MOST_JUDGED))
@@ -146,7 +146,7 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
     if judgement.outcome is not Outcome.UNDECIDED:
         return judgement
     draws = seeded_demands(instance, fleet, requests, seed, volume)
-    rule = until_decided(requests, most=SHORT_RUNS * requests)
+    rule = until_decided(requests, most=HALVING_RUNS * requests)
     longer = judge_until(instance, judgement.engines, draws, rule, before=judgement.runs)
     return replace(longer, rate=judgement.rate)
 

@@ -40,13 +40,12 @@ from optimizer.plans.records import (
     SafeFleet,
     SafeStatus,
 )
-from optimizer.search.bound import check_shapes, most_volume
+from optimizer.search.bound import most_volume, possible_instance
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated, unmixed, with_near_fleets
 from optimizer.search.settings import make_settings
 from optimizer.verification.bench import Verdict, fleet_key, make_bench, miss_words, sure_verdict
 from optimizer.verification.verify import Loop
-from search_spaces.enumeration import enumerate_shapes
 from search_spaces.problem import Billing, Goal, Objective, Problem, Slo
 from search_spaces.quantities import Kind, format_quantity
 
@@ -153,7 +152,7 @@ def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     fleet = leanest(space)
     if not fleet.pools:
         return None
-    loop = Loop(make_bench(instance, late=late), with_near_fleets(space, fleet))
+    loop = Loop(make_bench(instance, late=late), with_near_fleets(space, fleet), space)
     winner = loop.confirmed(effort.inner).winner
     return None if winner is None else Solution(instance, winner.fleet, winner)
 
@@ -533,13 +532,12 @@ def narrower(problem: Problem) -> Iterator[Problem]:
 
 def _cheaper(problem: Problem, below: float, late: Late) -> tuple[Instance, Fleet] | None:
     """The cheapest fleet by formula of a changed problem, for less than `below` [$/h]; None where there is none."""
-    try:
-        check_shapes(problem, enumerate_shapes(problem))  # some engine runs it on a GPU on offer
-    except InputError:
-        return None
     if late():
         return None
-    instance = planned_instance(problem)
+    try:
+        instance = as_planned(possible_instance(problem))
+    except InputError:  # no engine runs it on a GPU on offer
+        return None
     space = evaluated(instance, late)
     fleet = leanest(space) if classes_apart(problem) else unmixed(space, below)
     return (instance, fleet) if fleet.pools and fleet_cost(instance, fleet) < below else None

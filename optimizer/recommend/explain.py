@@ -29,12 +29,11 @@ from optimizer.loads.instance import (
     Instance,
     Resource,
     as_planned,
-    make_instance,
     planned_instance,
 )
 from optimizer.plans.plan import Worth
 from optimizer.plans.records import ROUNDING, EnginePool
-from optimizer.search.bound import check_floors, check_shapes
+from optimizer.search.bound import possible_instance
 from optimizer.search.search import FleetSearch, Picks, cheapest_held, evaluated
 from optimizer.search.settings import EngineSettings, make_settings
 from search_spaces.catalog import normalized_name
@@ -43,7 +42,6 @@ from search_spaces.enumeration import (
     RULES,
     Shape,
     end_of,
-    enumerate_shapes,
     hand_over_refusals,
     refusals,
 )
@@ -313,12 +311,9 @@ def without_feature(feature: str, problem: Problem) -> Problem:
 def formula_price(problem: Problem) -> float | None:
     """Price of the cheapest fleet that holds by formula [$/h]; None where none was found."""
     try:
-        check_shapes(problem, enumerate_shapes(problem))
-        instance = make_instance(problem)
-        check_floors(instance)
+        solution = by_formula(as_planned(possible_instance(problem)))
     except InputError:  # no engine of what is left is possible at all
         return None
-    solution = by_formula(as_planned(instance))
     return None if solution is None else fleet_cost(solution.instance, solution.fleet)
 
 

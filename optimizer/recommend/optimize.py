@@ -29,13 +29,12 @@ from optimizer.loads.effort import Brake, Effort, Level, Progress, Wish, silent
 from optimizer.loads.instance import Instance, as_planned, make_instance
 from optimizer.plans.plan import Alternative, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged
 from optimizer.plans.records import ROUNDING
-from optimizer.search.bound import check_floors, check_shapes, floors
+from optimizer.search.bound import floors, possible_instance
 from optimizer.search.search import evaluated
 from optimizer.verification.bench import Bench, Verdict, make_bench, miss_words
 from optimizer.verification.record import as_simulated
 from optimizer.verification.verify import CANDIDATE, Loop, SearchResult, with_one_replica_less
 from search_spaces.bounds import TIME_LIMIT
-from search_spaces.enumeration import enumerate_shapes
 from search_spaces.fields import Reader, member, quantity
 from search_spaces.problem import Goal, Problem
 from search_spaces.quantities import Kind
@@ -67,7 +66,6 @@ from .search import (
     simulated,
     wish_of,
     with_comparison,
-    with_untried,
 )
 
 UNPROVEN: Final = "The time was up before this fleet was simulated: that it meets the SLOs is by formula alone."
@@ -143,9 +141,7 @@ def optimize(
     brake.until = watch.started + seconds
     effort = Effort(effort_level, brake, watch.stage, tune, extras)
     watch.stage("pricing engines")
-    check_shapes(problem, enumerate_shapes(problem))
-    expected_instance = make_instance(problem)
-    check_floors(expected_instance)
+    expected_instance = possible_instance(problem)
     first = brake if effort_level is Level.QUICK else brake.part(0.5)  # half of the time is for simulations
     space = evaluated(as_planned(expected_instance), first.late)
     result = with_comparison(search_by_formula(space, first, watch.stage), space, watch.stage)
@@ -206,17 +202,15 @@ def _confirmed_plan(  # noqa: PLR0917
     effort.report("simulating alternatives")
     rivals = list(judged_rivals(result, bench, winner, effort))
     best = with_cheaper_rival(best, rivals)
-    is_complete = False
     if result.instance.problem.objective.goal is Goal.MIN_COST:
-        best, is_complete = with_untried(result, bench, best, effort.runs)
         best = with_one_replica_less(bench, best)
     winner = best.winner or winner
-    proof = proof_of(result, winner, bench.volume, is_complete=is_complete)
+    proof = proof_of(result, winner, bench.volume, is_complete=best.complete)
     rows = comparison_rows(result.instance, winner.fleet, proof, rivals, volume=bench.volume, verdict=winner)
     plan = build_plan(result.instance, winner.fleet, proof, origin, bench.volume, rows)
     effort.report("simulating other rates")
     plan = as_simulated(bench, plan, winner, best)
-    cheaper = cheaper_fleets(result.space, proof, winner.cost, bench) if is_complete else None
+    cheaper = cheaper_fleets(result.space, proof, winner.cost, bench) if best.complete else None
     plan = plan.model_copy(update={"cheaper_fleets": cheaper})
     return _with_extras(plan, bench.instance, winner.fleet, fleet_cost(result.instance, result.fleet), effort)
 
@@ -337,7 +331,8 @@ def judged_rivals(result: FormulaResult, bench: Bench, winner: Verdict, effort: 
         fleets = [fleet for fleet in (*result.best, *rival.fleets) if restriction.allows(fleet)]
         fleets = fleets or nearly_by_formula(bench.instance, bench.late, restriction.usable)
         quiet = replace(effort, report=silent)
-        search = Loop(bench, fleets, restriction.allows).confirmed(quiet, winner)
+        space = evaluated(bench.instance, bench.late, restriction.usable)
+        search = Loop(bench, fleets, space).confirmed(quiet, winner)
         yield replace(rival, search=search)
 
 

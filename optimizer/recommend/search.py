@@ -22,24 +22,15 @@ from optimizer.fleets.purchase import classes_apart, fleet_cost, within_limits
 from optimizer.loads.effort import Brake, Effort, Level, StageReport, Wish, silent
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
 from optimizer.plans.plan import Proof, Status, bound_for, proof_of_cost, proof_of_judged, status_of
-from optimizer.plans.records import CANDIDATES, OPTIMAL_GAP, ROUNDING, TOLERANCE, CheaperFleets
+from optimizer.plans.records import OPTIMAL_GAP, ROUNDING, TOLERANCE, CheaperFleets
 from optimizer.search.bound import least_cost
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest, or_mixed
-from optimizer.search.search import (
-    FleetSearch,
-    cheapest_held,
-    engines_of,
-    evaluated,
-    fleets_between,
-    smallest_batches,
-    unmixed,
-    with_near_fleets,
-)
+from optimizer.search.search import FleetSearch, evaluated, fleets_between, unmixed, with_near_fleets
 from optimizer.search.settings import EngineSettings
 from optimizer.verification.bench import Bench, Verdict, confirmed, fleet_key, goodput_of, make_bench
 from optimizer.verification.judge import OutOfTimeError
 from optimizer.verification.tune import tuned
-from optimizer.verification.verify import CANDIDATE, Loop, SearchResult
+from optimizer.verification.verify import Loop, SearchResult
 from search_spaces.problem import Goal, Problem
 
 STAGES: Final = (
@@ -354,7 +345,7 @@ def simulated(result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResul
     if result.instance.problem.objective.goal is not Goal.MIN_COST:
         return most_confirmed(result, effort)
     bench = make_bench(result.instance, late=effort.brake.stopped)
-    loop = Loop(bench, result.fleets)
+    loop = Loop(bench, result.fleets, result.space)
     return bench, _tuned_result(loop, loop.confirmed(effort), effort)
 
 
@@ -391,30 +382,6 @@ def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort:
             return bench, SearchResult(winner=verdict)
         nearest, served_volume, step = verdict, volume * (1.0 - step), 2.0 * step
     return bench, SearchResult(nearest=nearest or bench.verdict(fleet))
-
-
-def with_untried(result: FormulaResult, bench: Bench, best: SearchResult, runs: int) -> tuple[SearchResult, bool]:
-    """The result after every cheaper fleet of one pool or a pair that holds by formula was tried; and whether all were.
-
-    They come in the order of their cost, but for those that simulation refuted and what has no more of the same
-    engines; runs: that confirm one at least.
-    """
-    space, trail = replace(result.space, late=bench.late, cut=set()), list(best.others)
-    for _ in range(CANDIDATES):
-        if best.winner is None or result.proof.few_pools is None or bench.late():
-            break
-        misses = [engines_of(bench.instance, verdict.fleet) for verdict in bench.verdicts.values() if not verdict.held]
-        cheaper = cheapest_held(space.without(misses), bench.instance.problem, best.winner.cost)
-        if cheaper is None:
-            return replace(best, others=tuple(trail)), not space.cut
-        verdict = bench.verdict(smallest_batches(bench.instance, space.fleet(cheaper[0])))
-        if verdict.held:
-            verdict, _ = confirmed(bench, verdict, bench.confirmation_after(best.winner), runs=runs)
-        if verdict.held:
-            best = replace(best, winner=verdict)
-        else:
-            trail.append((CANDIDATE, verdict))
-    return replace(best, others=tuple(trail)), False
 
 
 def cheaper_fleets(space: FleetSearch, proof: Proof, cost: float, bench: Bench | None = None) -> CheaperFleets | None:

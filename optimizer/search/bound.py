@@ -21,10 +21,10 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.errors import BelowFloorError
 from costmodel.metric import Metric, Scope, metrics_of
 from costmodel.words import join_words, percentage
-from optimizer.loads.instance import DECODE, PREFILL, Instance
+from optimizer.loads.instance import DECODE, PREFILL, Instance, make_instance
 from optimizer.plans.records import CANDIDATES, MOST_MORE, ROUNDING
 from search_spaces.checks import impossible_faults
-from search_spaces.enumeration import Enumeration
+from search_spaces.enumeration import Enumeration, enumerate_shapes
 from search_spaces.files import Fault
 from search_spaces.problem import Problem, over_tokens
 
@@ -169,6 +169,17 @@ class Floor:
     def broken(self) -> bool:
         """Whether no engine can keep the limit, even an idle one."""
         return self.limit < self.least
+
+
+def possible_instance(problem: Problem) -> Instance:
+    """The instance of a problem, with expected step times.
+
+    Raises InputError where no engine can exist, and BelowFloorError where physics forbids an SLO.
+    """
+    check_shapes(problem, enumerate_shapes(problem))
+    instance = make_instance(problem)
+    check_floors(instance)
+    return instance
 
 
 def check_floors(instance: Instance) -> None:

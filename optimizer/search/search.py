@@ -28,7 +28,6 @@ from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.first_token import Ttft, idle_ttft
 from optimizer.fleets.evaluate import (
-    SLICES,
     Evaluation,
     class_attainment,
     class_goals,
@@ -46,8 +45,8 @@ from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
 from optimizer.plans.records import ALIKE, CANDIDATES, MOST_LOOKS, NO_DEARER, QUICK_CANDIDATES, ROUNDING
 from search_spaces.problem import Billing, Constraints, Objective, Problem, any_target
 
-from .settings import EngineSettings, make_settings
-from .work import LATE_BY_STEPS, fastest_prompt, keeping_up, late_first_tokens, late_tokens
+from .settings import EngineSettings, engine_gpus, make_settings
+from .work import keeping_up, late_first_tokens, late_tokens
 
 NEAR = 0.7
 """A fleet is worth a simulation if it reaches this share of every goal by formula [1]: the formulas are at times off
@@ -77,13 +76,11 @@ class FleetSearch:
 
     settings: of the engines; least (settings,): fewest engines that keep up with the demand; gpus_each (settings,
     offers): GPUs of each offer that one engine takes; hopeless (settings,): those with which too many requests are late
-    even on idle engines; prompt_time, token_time (flows,): time that a whole request has for its first token if its
-    later tokens take their least, and for those if its first token takes its least [s]; late: whether no more fleets
-    are to be looked at; pool_sizes: for each setting, a number of engines that is too few, and one that is enough if
-    any is; reached: share of its goal that the worst class of a fleet reaches [1]; spoiled: what `spoiled_by_limit`
-    says of a setting and a number of engines; misses: fleets that were refuted, which do not hold, nor those that have
-    no more of the same engines in any pool; cut: what ended a search before all fleets that it might have found were
-    looked at, `looks` or `time`.
+    even on idle engines; late: whether no more fleets are to be looked at; pool_sizes: for each setting, a number of
+    engines that is too few, and one that is enough if any is; reached: share of its goal that the worst class of a
+    fleet reaches [1]; spoiled: what `spoiled_by_limit` says of a setting and a number of engines; misses: fleets that
+    were refuted, which do not hold, nor those that have no more of the same engines in any pool; cut: what ended a
+    search before all fleets that it might have found were looked at, `looks` or `time`.
     """
 
     instance: Instance
@@ -91,8 +88,6 @@ class FleetSearch:
     least: IntArray
     gpus_each: FloatArray
     hopeless: BoolArray
-    prompt_time: FloatArray
-    token_time: FloatArray
     late: Late = never
     pool_sizes: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     reached: dict[Picks, float] = field(default_factory=dict)
@@ -108,13 +103,7 @@ class FleetSearch:
         late_share = np.maximum(late_first_tokens(instance, settings), late_tokens(instance, settings, 0.0))
         miss_limit = 1.0 - class_goals(instance) + ROUNDING
         hopeless = np.any(class_attainment(instance, late_share) > miss_limit, axis=1)
-        tables, flows = instance.tables, instance.flows
-        bought = tables.offer[settings.shape][:, None] == np.arange(len(instance.problem.offers))
-        gpus_each = np.asarray(bought * tables.gpus[settings.shape][:, None])
-        prompt = fastest_prompt(instance)
-        prompt = np.maximum(prompt - 2.0 * np.sqrt(prompt * flows.whole) / SLICES, 0.0)  # at the edge of its slice
-        prompt_time = flows.whole - flows.gaps * tables.decode_base.min()
-        return cls(instance, settings, least, gpus_each, hopeless, prompt_time, flows.whole - prompt, late)
+        return cls(instance, settings, least, engine_gpus(instance, settings), hopeless, late)
 
     def without(self, misses: Sequence[Engines]) -> FleetSearch:
         """The search without refuted fleets; it keeps the states of pools."""
@@ -194,29 +183,22 @@ class FleetSearch:
         return CANDIDATES * int(self.least[setting]) + QUICK_CANDIDATES
 
     def able(self, setting: int, engines: int) -> bool:
-        """Whether a pool meets the goals beside an ideal partner: never late, and as fast as the fastest idle engine.
-
-        At least half of the requests have steps that are no shorter than those of the fastest engine.
-        """
+        """Whether a pool meets the goals beside an ideal partner, which is never late."""
         role = int(self.settings.role[setting])
         if self.hopeless[setting]:
             return False
         if role == COLOCATED:
             return self.holds(((setting, engines),))
-        state, instance, flows = self.state(setting, engines), self.instance, self.instance.flows
+        state, instance = self.state(setting, engines), self.instance
         if not state.stable:
             return False
         if role == DECODE:
-            assert state.steps is not None  # noqa: S101 - it decodes
-            late = (flows.gaps > 0.0) * state.steps.exceeds(self.token_time / np.maximum(flows.gaps, 1.0))
-            alone = Evaluation(instance, self.fleet(((setting, engines),)), (state,))
-            return keeps_goals(instance, class_attainment(instance, 1.0 - late)) and alone.goal_share >= 1.0
+            return Evaluation(instance, self.fleet(((setting, engines),)), (state,)).goal_share >= 1.0
         tables, shape = instance.tables, int(self.settings.shape[setting])
         assert state.wait is not None  # noqa: S101 - prompts wait
         transfer = tables.kv_transferred[shape] / tables.link[shape]
         ttft = Ttft(idle_ttft(instance.policy, state.latency, transfer), state.wait)
-        late = np.maximum(ttft.exceeds(flows.ttft), LATE_BY_STEPS * ttft.exceeds(self.prompt_time))
-        return keeps_goals(instance, class_attainment(instance, 1.0 - late))
+        return keeps_goals(instance, class_attainment(instance, 1.0 - ttft.exceeds(instance.flows.ttft)))
 
 
 def with_near_fleets(search: FleetSearch, fleet: Fleet) -> tuple[Fleet, ...]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from costmodel.arrays import BoolArray, IntArray
+from costmodel.arrays import BoolArray, FloatArray, IntArray
+from optimizer.fleets.purchase import within_limits
 from optimizer.loads.instance import COLOCATED, PREFILL, ROLES, Instance
 
 
@@ -52,6 +53,12 @@ def make_settings(instance: Instance, *, every_limit: bool = False) -> EngineSet
     return settings.take(_possible(instance, settings))
 
 
+def engine_gpus(instance: Instance, settings: EngineSettings) -> FloatArray:
+    """GPUs of each offer that one engine of each setting takes, (settings, offers)."""
+    bought = instance.tables.offer[settings.shape][:, None] == np.arange(len(instance.problem.offers))
+    return np.asarray(bought * instance.tables.gpus[settings.shape][:, None])
+
+
 def _last(possible: BoolArray, axis: int) -> BoolArray:
     """The last possible entry along an axis."""
     later = np.flip(np.cumsum(np.flip(possible, axis), axis), axis)
@@ -63,14 +70,8 @@ def _possible(instance: Instance, settings: EngineSettings) -> BoolArray:
 
     A batch limit whose full batch is too slow is kept: few requests never fill it, and smaller limits make them wait.
     """
-    problem, table, shape = instance.problem, instance.tables, settings.shape
-    gpus, price, ceiling = table.gpus[shape], table.usd_per_hour[shape], problem.constraints
-    fits = gpus <= np.array([offer.stock for offer in problem.offers])[table.offer[shape]]
-    if ceiling.max_gpus is not None:
-        fits &= gpus <= ceiling.max_gpus
-    if ceiling.budget is not None:
-        fits &= price <= ceiling.budget * (1.0 + 1e-9)
-    flows, is_colocated = instance.flows, settings.role == COLOCATED
+    table, flows, shape, is_colocated = instance.tables, instance.flows, settings.shape, settings.role == COLOCATED
+    fits = within_limits(instance.problem, engine_gpus(instance, settings))
     longest = flows.tpot.max() if flows.gaps.any() else np.inf
     fits &= (settings.role == PREFILL) | (table.decode_base.min(axis=1)[shape] < longest)
     tokens = table.verified[shape] * table.seqs[settings.seqs]

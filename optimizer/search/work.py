@@ -20,6 +20,7 @@ normal distribution lies above its mean.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,7 +31,8 @@ from optimizer.fleets.purchase import UNMATCHED
 from optimizer.loads.instance import COLOCATED, DECODE, LINK_UTILIZATION, PREFILL, Instance, prompt_latency
 from optimizer.plans.records import ROUNDING
 
-from .settings import EngineSettings
+if TYPE_CHECKING:
+    from .settings import EngineSettings
 
 LATE_BY_STEPS = 0.5 - ROUNDING
 """Share of requests that is late at steps longer than the limit [1]."""

@@ -11,7 +11,6 @@ looks together do so with chance TAIL (docs/theory/verification.md).
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from costmodel.engine import Role
-from costmodel.simulator.fleet import Limits, Router, SimulatedFleet, SimulatedPool
+from costmodel.simulator.fleet import Router, SimulatedFleet
 from costmodel.simulator.metrics import BATCHES, GROWTH, TAIL, WARM_UP
 from costmodel.simulator.steps import GridSteps
 from costmodel.units import SECONDS_PER_HOUR
@@ -31,7 +30,7 @@ from optimizer.fleets.purchase import allowed, fleet_cost
 from optimizer.loads.effort import LEAST_RUNS, Late, never
 from optimizer.loads.flows import Demand
 from optimizer.loads.instance import Instance
-from optimizer.plans.records import NOTABLE, ROUNDING, SHORT_RUNS, TOLERANCE, ClassJudgement, Outcome
+from optimizer.plans.records import HALVING_RUNS, NOTABLE, ROUNDING, TOLERANCE, ClassJudgement, Outcome
 
 from .demand import recorded_trace, seeded_demands
 from .judge import (
@@ -43,7 +42,6 @@ from .judge import (
     Run,
     Trials,
     distance,
-    engine_limits,
     goodput_among,
     judge_runs,
     judge_until,
@@ -59,7 +57,7 @@ tenth more than come has drained it by the second half [1]."""
 RELAXATIONS = 2.5 * BATCHES / LEAST_RUNS
 """Length of a full run in memories of its slowest queue or batch, so that each batch of LEAST_RUNS runs lasts two and a
 half of them."""
-LEAST_REQUESTS, MOST_REQUESTS = 8_000, MOST_JUDGED // SHORT_RUNS
+LEAST_REQUESTS, MOST_REQUESTS = 8_000, MOST_JUDGED // HALVING_RUNS
 """Least and most requests of a full run; assumed: fewer say too little about a 99 % goal, more take too long."""
 HALF_FULL = 0.5
 """Occupancy of the fullest engine up to which memory is no concern [1]."""
@@ -83,8 +81,6 @@ busy for so many more requests: 1 / (1 - rho)^2 is 400 there."""
 Distance = tuple[bool, float]
 """Distance of a fleet from its goals: whether it falls behind, and the share by which its worst class misses."""
 Key = tuple[PoolKey, ...]
-Peak = tuple[int, int]
-"""Most requests at once in a lane of a pool, and most KV blocks in use in an engine of it."""
 
 
 def run_length(instance: Instance, volume: float) -> int:
@@ -163,11 +159,6 @@ class Slice:
     seed: int
 
     @property
-    def short(self) -> int:
-        """Requests of a short run."""
-        return self.requests // SHORT_RUNS
-
-    @property
     def full(self) -> int:
         """Requests of a full run: long against the memory of its queues and batches, up to MOST_REQUESTS."""
         return full_length(self.instance, self.fleet, self.requests, self.volume)
@@ -236,8 +227,7 @@ class Verdict:
     blamed: pools that made it miss; the runs of one that did not hold are not kept. confirmation: the number of the one
     that it was put to last, 0: none. stuck: it did not come out of a crowd; replayed: it missed a goal when the
     recorded requests came in order; near_capacity: it keeps its goals, but falls behind at MORE times the rate.
-    `judgement` is of the run that decided, tail its distance to the limits
-    (`distance`), and peaks what it took of each pool (`peaks`).
+    `judgement` is of the run that decided, and tail its distance to the limits (`distance`).
     """
 
     fleet: Fleet
@@ -250,7 +240,6 @@ class Verdict:
     replayed: bool = False
     near_capacity: bool = False
     tail: float = 0.0
-    peaks: tuple[Peak, ...] = ()
 
     @property
     def outcome(self) -> Outcome:
@@ -280,8 +269,7 @@ class Bench:
     """Judges fleets of one instance, each once.
 
     seed: of the first run; requests: of a full run of the whole fleet; volume: multiple of the demand; late: whether no
-    more runs are to be made. Kept are the verdicts on all fleets, looks of a short run each, trials at other rates,
-    replays of recorded requests, and step times.
+    more runs are to be made. Kept are the verdicts on all fleets, trials at other rates, and step times.
     """
 
     instance: Instance
@@ -289,10 +277,8 @@ class Bench:
     requests: int
     volume: float = 1.0
     verdicts: dict[Key, Verdict] = field(default_factory=dict)
-    looks: dict[Key, Verdict] = field(default_factory=dict)
     late: Late = never
     trials: dict[Key, Trials] = field(default_factory=dict)
-    replays: dict[Key, Judgement] = field(default_factory=dict)
     steps: dict[PoolKey, GridSteps] = field(default_factory=dict)
 
     # --- verdicts
@@ -302,30 +288,11 @@ class Bench:
         return fleet_key(fleet) in self.verdicts
 
     def verdict(self, fleet: Fleet) -> Verdict:
-        """Judge a fleet: by a short run if that is clear, else by full ones; a known verdict is returned."""
+        """Judge a fleet by full runs; a known verdict is returned."""
         key = fleet_key(fleet)
         if key not in self.verdicts:
-            self.verdicts[key] = self._same_miss(fleet) or self._first_verdict(fleet)
+            self.verdicts[key] = self._judge(fleet)
         return self.verdicts[key]
-
-    def _first_verdict(self, fleet: Fleet) -> Verdict:
-        look = self.look(fleet)
-        return look if look.held or look.replayed else self._judge(fleet)
-
-    def _same_miss(self, fleet: Fleet) -> Verdict | None:
-        """The verdict on a fleet that missed and runs alike: only batch limits differ, and no engine came near them.
-
-        So no fleet is confirmed twice under two limits. None if prefixes are cached, as free memory holds them.
-        """
-        if self.instance.flows.past_tokens.any():
-            return None
-        key, limits = key_aside_limits(fleet), [engine_limits(self.instance, pool) for pool in fleet.pools]
-        misses = [verdict for verdict in self.verdicts.values() if verdict.outcome is Outcome.MISSES]
-        misses = [miss for miss in misses if not miss.replayed and key_aside_limits(miss.fleet) == key]
-        for miss in misses:
-            if all(itertools.starmap(_runs_alike, zip(miss.judgement.engines, limits, miss.peaks, strict=True))):
-                return replace(miss, fleet=fleet)
-        return None
 
     def confirmation_after(self, winner: Verdict) -> int:
         """Number of the next confirmation: one more than of the winner, and than of any cheaper fleet.
@@ -335,25 +302,8 @@ class Bench:
         cheaper = (verdict for verdict in self.verdicts.values() if verdict.cost < winner.cost * (1.0 - ROUNDING))
         return 1 + max([winner.confirmation, *(verdict.confirmation for verdict in cheaper)])
 
-    def look(self, fleet: Fleet) -> Verdict:
-        """The verdict of one short run; positive only if the run is long against the memory of queues and batches."""
-        key = fleet_key(fleet)
-        if key not in self.looks:
-            portion = self.part(fleet)
-            runs = portion.runs(portion.short, 0, 1)
-            judgement = judge_runs(self.instance, portion.engines, runs)
-            clear = (
-                judge_runs(self.instance, portion.engines, runs, tail=tail_of(1)).proven
-                and full_length(self.instance, portion.fleet, 0, portion.volume) <= portion.short
-                and fullest(portion.engines, runs) <= HALF_FULL
-            )
-            self.looks[key] = self.verdict_of(fleet, judgement, held=clear)
-        return self.looks[key]
-
     def _judge(self, fleet: Fleet) -> Verdict:
-        portion, look = self.part(fleet), self.look(fleet)
-        if look.judgement.missed or self.late():
-            return replace(look, held=False)
+        portion = self.part(fleet)
         judgement = portion.until_decided(self.late)
         is_proven = judgement.proven and len(judgement.runs) >= LEAST_RUNS
         stuck = portion.stays_behind(judgement.runs, 0) if is_proven else None
@@ -370,11 +320,9 @@ class Bench:
         holds = held and stuck is None
         replay = self.replayed(fleet) if holds else None
         is_replayed = replay is not None and not all(item.held for item in replay.classes)
-        runs = [*judgement.runs, *(stuck.runs if stuck is not None else ())]
         judgement = stuck or (replay if replay is not None and is_replayed else judgement)
         verdict = Verdict(fleet, fleet_cost(self.instance, fleet), judgement, holds and not is_replayed)
-        tail, most = distance(self.instance, judgement), peaks(judgement.engines, runs)
-        verdict = replace(verdict, confirmation=number, tail=tail, peaks=most)
+        verdict = replace(verdict, confirmation=number, tail=distance(self.instance, judgement))
         if verdict.held:
             return verdict
         return replace(
@@ -405,14 +353,11 @@ class Bench:
 
     def replayed(self, fleet: Fleet) -> Judgement | None:
         """The judgement of the recorded requests in their own order; None if nothing was recorded."""
-        recording, key = self.instance.problem.recorded, fleet_key(fleet)
+        recording, engines = self.instance.problem.recorded, simulated_fleet(self.instance, fleet, self.steps)
         if recording is None:
             return None
-        if key not in self.replays:
-            engines = simulated_fleet(self.instance, fleet, self.steps)
-            run = Run.of(recorded_trace(self.instance, fleet, recording, self.volume), engines)
-            self.replays[key] = judge_runs(self.instance, engines, [run])
-        return self.replays[key]
+        demand = recorded_trace(self.instance, fleet, recording, self.volume)
+        return judge_runs(self.instance, engines, [Run.of(demand, engines)])
 
     def trials_of(self, fleet: Fleet) -> Trials:
         """The trials of a fleet at several rates, judged as at its own; those that were made are kept."""
@@ -437,7 +382,7 @@ def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, *, held: bool = Tr
 
     by_formula: what the formulas expect [1/s], which is tried first; held: whether it meets the SLO as planned.
     """
-    portion, step = bench.part(fleet), 1.0 + SHORT_RUNS * TOLERANCE
+    portion, step = bench.part(fleet), 1.0 + HALVING_RUNS * TOLERANCE
     formula_volume = by_formula / bench.instance.problem.workload.request_rate / portion.parts
     start = (
         max(portion.volume * step, formula_volume) if held else min(portion.volume, formula_volume or portion.volume)
@@ -465,31 +410,10 @@ def valid(instance: Instance, fleet: Fleet) -> bool:
 # --- a crowd ----------------------------------------------------------------------------------------------------------
 
 
-def peaks(engines: SimulatedFleet, runs: Sequence[Run]) -> tuple[Peak, ...]:
-    """The most that the runs used of each pool."""
-    uses = [use for run in runs for use in run.result.engines]
-    own = [[(use.peak_running, use.peak_blocks) for use in uses if use.pool == index] for index in range(len(engines))]
-    return tuple((max((r for r, _ in rows), default=0), max((b for _, b in rows), default=0)) for rows in own)
-
-
 def fullest(engines: SimulatedFleet, runs: Sequence[Run]) -> float:
     """Largest share of KV blocks that any engine had in use at once [1]."""
-    rows = zip(engines, peaks(engines, runs), strict=True)
-    return max((blocks / pool.limits.kv_blocks for pool, (_, blocks) in rows), default=0.0)
-
-
-def _runs_alike(pool: SimulatedPool, limits: Limits, peak: Peak) -> bool:
-    """Whether a pool would have run the same under other engine limits; peak: the most that it used."""
-    own, (running, blocks) = pool.limits, peak
-    if pool.role is not Role.DECODE and own.max_num_batched_tokens != limits.max_num_batched_tokens:
-        return False
-    is_below = running * pool.pipeline < min(own.max_num_seqs, limits.max_num_seqs)
-    return own == limits or (is_below and blocks < (1.0 - NOTABLE) * min(own.kv_blocks, limits.kv_blocks))
-
-
-def key_aside_limits(fleet: Fleet) -> Key:
-    """A key that is equal for two fleets that differ only in batch limits."""
-    return fleet_key(Fleet(tuple(replace(pool, seqs=0) for pool in fleet.pools)))
+    uses = (use for run in runs for use in run.result.engines)
+    return max((use.peak_blocks / engines[use.pool].limits.kv_blocks for use in uses), default=0.0)
 
 
 def crowd_of(instance: Instance, fleet: Fleet, engines: SimulatedFleet) -> int:
@@ -533,18 +457,16 @@ def tail_of(number: int) -> float:
     return TAIL / LOOKS / (number * (number + 1.0))
 
 
-def confirmed(
-    bench: Bench, candidate: Verdict, number: int, *, runs: int = LEAST_RUNS, most: int = MOST_RUNS
-) -> tuple[Verdict, Judgement]:
+def confirmed(bench: Bench, candidate: Verdict, number: int, *, runs: int = LEAST_RUNS) -> tuple[Verdict, Judgement]:
     """Judge a fleet on the fresh requests of one confirmation; the verdict on it is kept.
 
     It has as many full runs as it was chosen by, `runs` at least, and twice as many while a goal lies within its
-    interval: once, or as far as MOST_DECIDING requests and `most` runs go. The plan's interval is the usual one of
+    interval: once, or as far as MOST_DECIDING requests and MOST_RUNS go. The plan's interval is the usual one of
     95 %; what decides is the wider (`tail_of`).
     """
     portion, instance, first = bench.part(candidate.fleet), bench.instance, APART * number
     count, fresh = max(len(candidate.judgement.runs), runs), list[Run]()
-    most = min(most, max(MOST_DECIDING // portion.full, 2 * count))
+    most = min(MOST_RUNS, max(MOST_DECIDING // portion.full, 2 * count))
     while True:
         fresh += portion.runs(portion.full, first + len(fresh), first + count)
         judgement = judge_runs(instance, portion.engines, fresh)
@@ -582,25 +504,20 @@ def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
 # --- a fleet that no simulation chose ---------------------------------------------------------------------------------
 
 
-def sure_verdict(bench: Bench, fleet: Fleet, most: int = MOST_RUNS) -> Verdict:
+def sure_verdict(bench: Bench, fleet: Fleet) -> Verdict:
     """The verdict on a fleet that was stated, or that formulas chose, on the requests that confirm a plan.
 
-    A short run may refute it before; else these may be its first full runs. One that misses a goal passes with half of
-    TAIL at most. most: full runs after which one that straddles a goal is taken for a miss.
+    Others may refute it before. One that misses a goal passes with half of TAIL at most.
     """
-    key = fleet_key(fleet)
-    known = bench.verdicts.get(key)
-    if known is None or (known.held and not known.confirmation):
-        look = bench.look(fleet)
-        if not (look.judgement.missed or look.replayed):
-            return confirmed(bench, look, 1, most=most)[0]
-        bench.verdicts[key] = look
-    return bench.verdicts[key]
+    verdict = bench.verdict(fleet)
+    if verdict.confirmation or verdict.outcome is Outcome.MISSES:
+        return verdict
+    return confirmed(bench, verdict, 1)[0]
 
 
-def look(instance: Instance, fleet: Fleet, most: int = MOST_RUNS) -> tuple[float, str]:
+def look(instance: Instance, fleet: Fleet) -> tuple[float, str]:
     """Share of all requests within their SLOs, and how the fleet misses, "" where it holds; see `sure_verdict`."""
-    verdict = sure_verdict(make_bench(instance), fleet, most)
+    verdict = sure_verdict(make_bench(instance), fleet)
     return verdict.overall, "" if verdict.held else miss_words(verdict)
 
 

@@ -33,7 +33,7 @@ from search_spaces.problem import Goal
 from .bench import Bench, Verdict, by_requests, goodput_of
 from .demand import recorded_trace
 from .judge import Judgement, OutOfTimeError, counted, hit_share, in_time, judge_demands, pooled, simulated_fleet
-from .tune import ShortRun, Tuned, front_beside
+from .tune import Tuned, front_beside
 from .verify import SearchResult
 
 CDF_SHARES: Final = tuple(
@@ -112,20 +112,20 @@ def tuning_record(bench: Bench, winner: Verdict, tuning: Tuned) -> Tuning:
         objectives=["cost", "tail"] if tuning.wish.front else ["cost"],
         looks=len(tuning.looks),
         compared=compared_count,
-        front=[tuned_fleet(bench.instance, look) for look in best],
+        front=[tuned_fleet(bench.instance, bench.verdict(look.fleet)) for look in best],
     )
 
 
-def tuned_fleet(instance: Instance, look: ShortRun) -> TunedFleet:
+def tuned_fleet(instance: Instance, verdict: Verdict) -> TunedFleet:
     """A fleet of the front."""
     share = instance.flows.share / instance.flows.share.sum()
     return TunedFleet(
-        pools=engine_pools(instance, look.fleet),
-        served=[min(float(pool.route @ share), 1.0) for pool in look.fleet.pools],
-        cost_usd_per_hour=look.cost,
-        tail=look.distance,
-        outcome=look.outcome,
-        latencies=list(look.classes),
+        pools=engine_pools(instance, verdict.fleet),
+        served=[min(float(pool.route @ share), 1.0) for pool in verdict.fleet.pools],
+        cost_usd_per_hour=verdict.cost,
+        tail=verdict.tail,
+        outcome=verdict.outcome,
+        latencies=list(verdict.judgement.classes),
     )
 
 
@@ -161,7 +161,7 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResul
         recorded=recorded_run(bench, winner.fleet),
         others=[judged_fleet(instance, label, verdict) for label, verdict in result.others],
         tuning=None if result.tuning is None else tuning_record(bench, winner, result.tuning),
-        judged=max(len(bench.verdicts.keys() & bench.looks.keys()), 1),  # an inherited verdict has no run of its own
+        judged=max(len(bench.verdicts), 1),
         repairs=result.repairs,
     )
 

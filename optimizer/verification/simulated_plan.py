@@ -28,7 +28,7 @@ from optimizer.loads.effort import Progress, silent
 from optimizer.loads.flows import Demand
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
-from optimizer.plans.records import QUANTILES, SHORT_RUNS, TOLERANCE, Quantiles
+from optimizer.plans.records import HALVING_RUNS, QUANTILES, TOLERANCE, Quantiles
 from search_spaces.bounds import HALF_WIDTH, SIMULATED_REQUESTS
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
@@ -86,7 +86,7 @@ class SimulationRequest:
     requests: of each run, None for DEFAULT_REQUESTS or as many as the runs of a search have (`run_length`);
     rate: arrivals [1/s], None for the plan's own; profile: rate in each part of a day as multiples of it, `PLANNED` or
     None for one rate; concurrency: requests at once of a closed loop, None for an open one; balancing: None as planned;
-    replications: runs, None for one, or up to SHORT_RUNS of random requests while a class is undecided; until: half
+    replications: runs, None for one, or up to HALVING_RUNS of random requests while a class is undecided; until: half
     width of every class's 95 % interval at which runs end [1], None for as many as `replications` says.
     """
 
@@ -215,7 +215,7 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
     volume = planned_volume(plan) if request.rate is None else request.rate / demand_rate
     if request.requests is None and request.is_steady:
         enough = max(DEFAULT_REQUESTS, run_length(instance, volume))
-        request = replace(request, requests=min(enough, MOST_UNTIL // SHORT_RUNS))
+        request = replace(request, requests=min(enough, MOST_UNTIL // HALVING_RUNS))
     profile = None if request.profile is None else _profile(instance, request.profile)
     start = time.process_time()
     remark, most = "", int(SIMULATED_REQUESTS.high)
@@ -223,7 +223,7 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         judgement, most = _until_precise(instance, fleet, request, volume, tell), MOST_UNTIL
     elif request.is_steady and request.replications is None:
         draws = seeded_demands(instance, fleet, request.run_requests, request.seed, volume)
-        rule = until_decided(request.run_requests, most=min(SHORT_RUNS * request.run_requests, MOST_UNTIL))
+        rule = until_decided(request.run_requests, most=min(HALVING_RUNS * request.run_requests, MOST_UNTIL))
         judgement = judge_until(instance, simulated_fleet(instance, fleet), draws, rule)
     else:
         if request.trace is not None:

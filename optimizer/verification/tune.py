@@ -1,14 +1,14 @@
-"""Tuning by simulation: batch limits, chunks and replicas of a fleet that holds, tried in short runs.
+"""Tuning by simulation: batch limits, chunks and replicas of a fleet that holds.
 
 Knobs of each pool: max_num_seqs, max_num_batched_tokens, one replica more or less (so also the balance of prefill and
-decode). A look simulates one short run; all looks share its requests. Its value is smooth even where every goal is met
-or missed, as attainment alone gives a sampler nothing to follow:
+decode). A look judges a fleet like every other (`bench`). Its value is smooth even where every goal is met or missed,
+as attainment alone gives a sampler nothing to follow:
 
     value = cost / cost of the start + TAIL_WEIGHT min(s, 1) + MISS_WEIGHT log max(s, 1)
     s     = largest over classes of the goal's quantile of max(metric / limit over its metrics)
 
-s <= 1 means that the class meets its goal. For a front, cost and s are two objectives instead. The best look is then
-judged like every other fleet (`bench`). A study of Optuna chooses the looks (docs/theory/verification.md).
+s <= 1 means that the class meets its goal. For a front, cost and s are two objectives instead. A study of Optuna
+chooses the looks (docs/theory/verification.md).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from optimizer.fleets.purchase import fleet_cost
 from optimizer.loads.effort import Late, Wish, never
 from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance
-from optimizer.plans.records import CANDIDATES, NO_DEARER, QUICK_CANDIDATES, TOLERANCE, ClassJudgement, Outcome
+from optimizer.plans.records import NO_DEARER, QUICK_CANDIDATES, TOLERANCE
 
 from .bench import Bench, Verdict, chunks_of, fleet_key, valid
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 TAIL_WEIGHT, MISS_WEIGHT = TOLERANCE, 5.0
 """Weight of the distance to the limits: cost decides between fleets that hold, the tail only between equal costs."""
 LESS = TOLERANCE / 2.0
-"""Least improvement of the tail that is worth a full run, or a higher cost [limits]; short runs cannot resolve less."""
+"""Least improvement of the tail that is worth another fleet, or a higher cost [limits]: runs resolve no less."""
 
 Point = tuple[int, ...]
 Values = tuple[float, ...]
@@ -71,22 +71,18 @@ class Knob:
 
 
 @dataclass(frozen=True, slots=True)
-class ShortRun:
-    """A fleet on a short run: cost [$/h], distance to its limits [1] (1 or less: it keeps its goals), its classes.
-
-    outcome: of full runs, where there were any, which classes and distance are of then.
-    """
+class Look:
+    """A fleet that was judged: cost [$/h], distance to its limits [1], whether it holds."""
 
     fleet: Fleet
     cost: float
     distance: float
-    classes: tuple[ClassJudgement, ...] = ()
-    outcome: Outcome | None = None
+    held: bool
 
     @classmethod
-    def of(cls, verdict: Verdict, outcome: Outcome | None = None) -> ShortRun:
-        """The short run of a verdict."""
-        return cls(verdict.fleet, verdict.cost, verdict.tail, verdict.judgement.classes, outcome)
+    def of(cls, verdict: Verdict) -> Look:
+        """What tuning needs of a verdict."""
+        return cls(verdict.fleet, verdict.cost, verdict.tail, verdict.held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +93,7 @@ class Tuned:
     """
 
     winner: Verdict
-    looks: tuple[ShortRun, ...]
+    looks: tuple[Look, ...]
     wish: Wish = field(default_factory=Wish)
 
 
@@ -138,7 +134,7 @@ class Tuner:
     fleet: Fleet
     knobs: tuple[Knob, ...]
     both: bool = False
-    seen: dict[Point, ShortRun] = field(default_factory=dict)
+    seen: dict[Point, Look] = field(default_factory=dict)
 
     @property
     def start(self) -> Point:
@@ -153,10 +149,10 @@ class Tuner:
         fleet, bench = fleet_at(self.fleet, self.knobs, point), self.bench
         if self.seen and (bench.late() or not valid(bench.instance, fleet)):
             return None
-        self.seen[point] = look = ShortRun.of(bench.look(fleet))
+        self.seen[point] = look = Look.of(bench.verdict(fleet))
         return (look.cost / self._cost, look.distance) if self.both else (self.worth(look),)
 
-    def worth(self, look: ShortRun) -> float:
+    def worth(self, look: Look) -> float:
         """Cost over that of the start, and what the tail adds."""
         tail = TAIL_WEIGHT * min(look.distance, 1.0) + MISS_WEIGHT * math.log(max(look.distance, 1.0))
         return look.cost / self._cost + tail
@@ -167,18 +163,19 @@ class Tuner:
 
     def attributes(self, point: Point) -> dict[str, float]:
         """What is kept of a point besides its value."""
-        return {"usd_per_hour": self.seen[point].cost, "share_of_limit": self.seen[point].distance}
+        look = self.seen[point]
+        return {"usd_per_hour": look.cost, "share_of_limit": look.distance, "holds": float(look.held)}
 
     def recall(self, point: Point, attributes: Mapping[str, Any]) -> None:
         """Take over the look of an earlier run."""
-        fleet = fleet_at(self.fleet, self.knobs, point)
-        self.seen[point] = ShortRun(fleet, float(attributes["usd_per_hour"]), float(attributes["share_of_limit"]))
+        cost, distance, held = (float(attributes[name]) for name in ("usd_per_hour", "share_of_limit", "holds"))
+        self.seen[point] = Look(fleet_at(self.fleet, self.knobs, point), cost, distance, held > 0.0)
 
     @property
     def name(self) -> str:
         """Name of the study, from everything that its looks depend on."""
         bench = self.bench
-        runs = bench.part(self.fleet).short, bench.seed, bench.volume, bench.instance.quantile
+        runs = bench.requests, bench.seed, bench.volume, bench.instance.quantile
         demand = bench.instance.problem.slos, bench.instance.flows.rate.tolist()
         axes = {knob.name: knob.shown for knob in self.knobs}
         basis = digest_of(bench.instance.tables), runs, demand, fleet_key(self.fleet), axes
@@ -187,7 +184,7 @@ class Tuner:
 
 
 def tuned(bench: Bench, winner: Verdict, wish: Wish) -> Tuned:
-    """Tune a fleet that holds: the best look that costs no more, meets its goals, and holds in full runs too."""
+    """Tune a fleet that holds: the best look that costs no more and holds too."""
     tuner = Tuner(bench, winner.fleet, knobs_of(bench.instance, winner.fleet), wish.front)
     search = Search(
         {knob.name: knob.shown for knob in tuner.knobs}, tuner.value, bench.seed, near=True, stopped=bench.late
@@ -198,47 +195,34 @@ def tuned(bench: Bench, winner: Verdict, wish: Wish) -> Tuned:
     search.looks_of(tuner.start, wish.looks)
     looks = tuple(tuner.seen.values())
     enough, most = tuner.worth(looks[0]) - TAIL_WEIGHT * LESS, looks[0].cost * NO_DEARER
-    better_looks = (look for look in looks if look.distance <= 1.0 and look.cost <= most and tuner.worth(look) < enough)
-    verdicts = (
-        bench.verdict(look.fleet) for look in sorted(better_looks, key=tuner.worth)[:CANDIDATES] if not bench.late()
-    )
-    return Tuned(next((verdict for verdict in verdicts if verdict.held), winner), looks, wish)
+    better_looks = (look for look in looks if look.held and look.cost <= most and tuner.worth(look) < enough)
+    best = min(better_looks, key=tuner.worth, default=None)
+    return Tuned(winner if best is None else bench.verdict(best.fleet), looks, wish)
 
 
-def front_beside(bench: Bench, winner: Verdict, tuning: Tuned) -> tuple[list[ShortRun], int]:
-    """The front of the looks; where it was asked for, its dearer fleets judged, and those of the comparison among them.
+def front_beside(bench: Bench, winner: Verdict, tuning: Tuned) -> tuple[list[Look], int]:
+    """The front of the looks; where it was asked for, fleets of the comparison that cost more among them, and how many.
 
-    Fleets that were simulated for the comparison, cost more than the winner and keep their goals are no worse than
-    looks. Also how many of them were judged.
+    Those were judged as looks are.
     """
     rows = {fleet_key(look.fleet): look for look in tuning.looks}
-    if not tuning.wish.front:
-        return front(rows.values()), 0
-    compared_looks = {
-        key: ShortRun.of(verdict)
-        for key, verdict in bench.verdicts.items()
-        if verdict.held or (verdict.judgement.held and not verdict.stuck and not verdict.replayed)
-    }
-    rows = {key: look for key, look in compared_looks.items() if look.cost > winner.cost} | rows
-    judged_keys = [fleet_key(look.fleet) for look in front(rows.values()) if look.cost > winner.cost][:CANDIDATES]
-    for key in judged_keys if not bench.late() else ():
-        verdict = bench.verdict(rows[key].fleet)
-        rows[key] = ShortRun.of(verdict, verdict.outcome)
-    rows[fleet_key(winner.fleet)] = ShortRun.of(winner, winner.outcome)
-    looks = {fleet_key(look.fleet) for look in tuning.looks}
-    return front(rows.values()), sum(key not in looks for key in judged_keys)
+    looks = rows.keys() | {fleet_key(winner.fleet)}
+    if tuning.wish.front:
+        compared = {key: Look.of(verdict) for key, verdict in bench.verdicts.items() if verdict.cost > winner.cost}
+        rows = compared | rows | {fleet_key(winner.fleet): Look.of(winner)}
+    best = front(rows.values())
+    return best, sum(fleet_key(look.fleet) not in looks for look in best)
 
 
-def front(looks: Iterable[ShortRun]) -> list[ShortRun]:
+def front(looks: Iterable[Look]) -> list[Look]:
     """Looks that keep their goals and that no other beats in both cost and tail, cheapest first.
 
-    One that only takes less than LESS off the tail of a cheaper one is left out. What holds in full runs is beaten
-    only by what does so too: of others it is not sure that they keep their goals.
+    One that only takes less than LESS off the tail of a cheaper one is left out. What holds is beaten only by what does
+    so too: of others it is not sure that they keep their goals.
     """
-    best: list[ShortRun] = []
+    best: list[Look] = []
     for look in sorted(looks, key=lambda look: (look.cost, look.distance)):
-        sure = look.outcome is Outcome.MEETS
-        rivals = [rival.distance for rival in best if rival.outcome is Outcome.MEETS or not sure]
+        rivals = [rival.distance for rival in best if rival.held or not look.held]
         if look.distance <= 1.0 and (not rivals or look.distance <= min(rivals) - LESS):
             best.append(look)
     return best

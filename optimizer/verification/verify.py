@@ -2,7 +2,8 @@
 
 The queue is in the order of cost; the rules of `search` break ties. The first fleet is judged (`bench`). If it misses,
 neighbors that may mend it join the queue: other settings of the pools to blame, or else more replicas of them. If it
-holds, cheaper neighbors join: fewer replicas, then other shapes. Fresh requests may refute the best, which then counts
+holds, cheaper neighbors join: fewer replicas, then fleets that come near by formula, and what else holds by formula.
+Fresh requests may refute the best, which then counts
 as a miss (`Loop.refute`), and the loop goes on. No fleet is judged twice and each has finitely many neighbors, so the
 loop ends.
 """
@@ -10,25 +11,31 @@ loop ends.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from costmodel.arrays import BoolArray
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import holds_at, promise
-from optimizer.fleets.fleet import Fleet, FleetPool, Named
-from optimizer.fleets.purchase import allowed, classes_apart, fewer_replicas, fleet_cost, fleet_gpus
+from optimizer.fleets.evaluate import evaluate, holds_at
+from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.purchase import allowed, classes_apart, fewer_replicas, fleet_cost
 from optimizer.loads.effort import Effort
-from optimizer.loads.instance import COLOCATED, ROLES, Instance
+from optimizer.loads.instance import Instance
 from optimizer.plans.records import ALIKE, CANDIDATES, ROUNDING, TOLERANCE, Outcome
-from optimizer.search.search import NEAR, Engines, FleetSearch, is_refuted, most_engines, preferred
-from optimizer.search.settings import make_settings
+from optimizer.search.search import (
+    NEAR,
+    Engines,
+    FleetSearch,
+    cheapest_held,
+    engines_of,
+    is_refuted,
+    preferred,
+    smallest_batches,
+)
 
-from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, confirmed, fleet_key, key_aside_limits, valid
+from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, confirmed, fleet_key, valid
 
 if TYPE_CHECKING:
     from .tune import Tuned
@@ -61,7 +68,8 @@ class SearchResult:
     """What the simulations gave: the cheapest fleet that holds, or, where none does, what came nearest.
 
     undecided: the cheapest fleet that had not missed when the time was up; one_less: the winner with one replica fewer
-    in each pool; others: what else was tried, in order; repairs: how many were judged; tuning: what that tried.
+    in each pool; others: what else was tried, in order; repairs: how many were judged; complete: see `Loop`; tuning:
+    what that tried.
     """
 
     winner: Verdict | None = None
@@ -70,6 +78,7 @@ class SearchResult:
     one_less: tuple[Tried, ...] = ()
     others: tuple[Tried, ...] = ()
     repairs: int = 0
+    complete: bool = False
     tuning: Tuned | None = None
 
 
@@ -84,15 +93,16 @@ class Loop:
     """The search: simulates what waits, and lets the neighbors of that wait.
 
     fleets: candidates by formula; those of them that do not hold by it wait once another fleet holds, or if none does
-    by formula; eligible: which fleets may be looked at; on_held: called once the first holds. waiting: to be simulated;
-    past: what those were called that were taken before; misses: engines of those refuted; standing: fleets that hold;
-    trail: all that missed; fewer: replicas that the best is tried without; wider: whether it waits in other shapes
-    already.
+    by formula; space: in which cheaper fleets are searched by formula, None: nowhere; on_held: called once the first
+    holds. waiting: to be simulated; past: what those were called that were taken before; misses: engines of those
+    refuted; standing: fleets that hold; trail: all that missed; fewer: replicas that the best is tried without; wider:
+    whether all fleets wait already; untried: fleets that may still come from the space; complete: whether none that
+    holds by formula costs less than the best.
     """
 
     bench: Bench
     fleets: Sequence[Fleet]
-    eligible: Callable[[Fleet], bool] = lambda _: True
+    space: FleetSearch | None = None
     on_held: Callable[[], None] = lambda: None
     standing: list[Verdict] = field(default_factory=list)
     trail: list[Tried] = field(default_factory=list)
@@ -101,6 +111,8 @@ class Loop:
     undecided: Fleet | None = None
     fewer: int = 1
     wider: bool = False
+    untried: int = CANDIDATES
+    complete: bool = False
     waiting: list[Candidate] = field(default_factory=list)
     past: dict[Key, str] = field(default_factory=dict)
     misses: list[Engines] = field(default_factory=list)
@@ -206,7 +218,7 @@ class Loop:
                 self.wait(fleet, label, fewer=fewer)
 
     def _miss(self, candidate: Candidate, miss: Verdict) -> None:
-        """Queue the fleet with other settings that seem to hold; else with more replicas and the nearest settings."""
+        """Queue the fleet with other settings that hold; else with more replicas and the nearest settings."""
         self.trail.append((candidate.what, miss))
         self.nearest = miss if self.nearest is None or miss.distance < self.nearest.distance else self.nearest
         if miss.judgement.refuted:
@@ -219,44 +231,62 @@ class Loop:
             self.wait(fleet, REPAIRED, candidate.rounds + 1)
 
     def _settings(self, miss: Verdict) -> tuple[Fleet | None, Verdict]:
-        """The fleet with settings that seem to hold in a short run, None if none do; and the nearest fleet.
-
-        The search continues from each nearer fleet until one clearly meets its goals. If the fleet was refuted, one
-        whose share alone meets them is enough; otherwise full runs would be made for another undecided fleet.
-        """
-        bench, center, choice = self.bench, miss, None
-        options, looks = other_settings(bench, miss), set[Key]()
+        """The fleet with settings with which it holds, None if there are none; and the nearest fleet that was tried."""
+        bench, center = self.bench, miss
+        options = other_settings(bench, miss)
         while options and not bench.late():
             fleet = options.pop(0)
-            if fleet_key(fleet) in looks or fleet_key(fleet) in self.past:
+            if fleet_key(fleet) in self.past:
                 continue
-            looks.add(fleet_key(fleet))
-            look = bench.look(fleet)
-            if look.judgement.proven:
-                return fleet, look
-            choice = fleet if look.judgement.held and miss.judgement.refuted else choice
-            if look.distance < center.distance:
-                center, options = look, other_settings(bench, look)
-        return choice, center
+            verdict = bench.verdict(fleet)
+            if verdict.held:
+                return fleet, verdict
+            if verdict.distance < center.distance:
+                center, options = verdict, other_settings(bench, verdict)
+        return None, center
 
     def _further(self) -> bool:
         """Put more distant neighbors of the best into the queue; whether there were any."""
-        best, instance = self.best, self.bench.instance
-        if best is None or self.wider:
+        if self.best is None:
             return False
         if self.fewer > 1:
             self._spare(1)
             return True
+        if self.wider:
+            return self._cheaper_by_formula(self.best.cost)
         self.wider = True
-        near = [("near by formula", fleet) for fleet in self.fleets]
-        for label, fleet in (*other_shapes(instance, best, self.eligible), *near):
-            if allowed(instance, fleet):
-                self.wait(fleet, label)
+        for fleet in self.fleets:
+            if allowed(self.bench.instance, fleet):
+                self.wait(fleet, "near by formula")
         return True
+
+    def _cheaper_by_formula(self, cost: float) -> bool:
+        """Put the cheapest fleet of one pool or a pair that no simulation refuted into the queue; whether there is one.
+
+        It holds by formula, and costs less than `cost` [$/h].
+        """
+        instance, self.complete = self.bench.instance, False
+        if self.space is None or self.space.cut or not self.untried or classes_apart(instance.problem):
+            return False
+        misses = [verdict.fleet for verdict in self.bench.verdicts.values() if not verdict.held]
+        space = replace(self.space, late=self.bench.late, cut=set())
+        space = space.without([engines_of(instance, fleet) for fleet in misses])
+        cheapest = cheapest_held(space, instance.problem, cost)
+        self.complete, self.untried = cheapest is None and not space.cut, self.untried - 1
+        if cheapest is not None:
+            self.wait(smallest_batches(instance, space.fleet(cheapest[0])))
+        return cheapest is not None
 
     def result(self, winner: Verdict | None) -> SearchResult:
         """The result of the search."""
-        return SearchResult(winner, self.nearest, self.undecided, others=tuple(self.trail), repairs=self.repairs)
+        return SearchResult(
+            winner,
+            self.nearest,
+            self.undecided,
+            others=tuple(self.trail),
+            repairs=self.repairs,
+            complete=self.complete,
+        )
 
 
 def with_one_replica_less(bench: Bench, result: SearchResult) -> SearchResult:
@@ -298,58 +328,35 @@ def other_settings(bench: Bench, miss: Verdict) -> list[Fleet]:
     large ones are a mercy, to one that mixes them small ones. Batch limits are the smallest that the formulas think
     enough at MORE of the demand; where a pool has that, a larger one. Of a fleet that misses by far, and by formula
     too, only what the formulas promise more of; none where only its confirmation showed it to miss. One that did not
-    come out of a crowd gets smaller batch limits (`halved_limits`): fewer requests at once fill less memory.
+    come out of a crowd gets smaller batch limits: fewer requests at once fill less memory.
     """
     instance, fleet = bench.instance, miss.fleet
     if not miss.blamed or miss.confirmation:
         return []
-    halved = halved_limits(bench, miss)
     if miss.stuck:
-        return halved
-    own, classes = promise(instance, fleet), miss.judgement.classes
+        return [smaller_limits(instance, miss)]
+    own, classes = evaluate(instance, fleet).goal_share, miss.judgement.classes
     near = not miss.judgement.overloaded and all(item.attainment >= NEAR * item.attainment_goal for item in classes)
     fleets_by_key = {fleet_key(candidate): candidate for candidate in each_setting(instance, fleet, miss.blamed)}
     settings = [
         candidate for key, candidate in fleets_by_key.items() if key != fleet_key(fleet) and valid(instance, candidate)
     ]
-    rated_fleets = [(min(promise(instance, candidate), 1.0), candidate) for candidate in settings]
+    rated_fleets = [(min(evaluate(instance, candidate).goal_share, 1.0), candidate) for candidate in settings]
     rated_fleets.sort(key=lambda row: -row[0])
-    promising = [fleet for share, fleet in rated_fleets if share >= NEAR and (near or own >= 1.0 or share > own)]
-    return [*halved, *promising]
+    return [fleet for share, fleet in rated_fleets if share >= NEAR and (near or own >= 1.0 or share > own)]
 
 
-def halved_limits(bench: Bench, miss: Verdict) -> list[Fleet]:
-    """The fleet with batch limits half-way between the least with which it is stuck and limits that are too small.
-
-    Too small are the largest below them with which it was not stuck, or, before there are any, those that do not
-    suffice by formula; empty if there is nothing between.
-    """
-    instance, alike = bench.instance, key_aside_limits(miss.fleet)
-    verdicts = [verdict for verdict in bench.verdicts.values() if key_aside_limits(verdict.fleet) == alike]
-
-    def limits_of(verdict: Verdict) -> list[int]:
-        return [pool.seqs for pool in verdict.fleet.pools]
-
-    def is_below(limits: list[int], most: list[int]) -> bool:
-        return limits != most and all(map(operator.le, limits, most))
-
-    stuck = min((verdict for verdict in verdicts if verdict.stuck), key=limits_of, default=None)
-    if stuck is None:
-        return []
-    small = max(
-        (verdict for verdict in verdicts if not verdict.stuck and is_below(limits_of(verdict), limits_of(stuck))),
-        key=limits_of,
-        default=None,
-    )
-    pools = {}
-    for index in stuck.blamed:
-        pool = stuck.fleet.pools[index]
-        least = small.fleet.pools[index].seqs if small else _other_limit(instance, stuck.fleet, index).seqs - 1
-        between = [seqs for seqs in instance.tables.limits_below(pool.seqs) if seqs > least]
-        between = between or ([] if small else instance.tables.limits_below(pool.seqs)[-1:])
-        if between:
-            pools[index] = replace(pool, seqs=between[len(between) // 2])
-    return [_changed(stuck.fleet, pools)] if pools else []
+def smaller_limits(instance: Instance, miss: Verdict) -> Fleet:
+    """The fleet with a smaller batch limit in each pool to blame: what its KV memory holds on average, or the next."""
+    tables, pools = instance.tables, dict[int, FleetPool]()
+    for index in miss.blamed:
+        pool = miss.fleet.pools[index]
+        running = instance.flows.share * pool.route * instance.flows.osl
+        request = float(running @ tables.kv_held[pool.shape]) / float(running.sum())
+        room = float(tables.kv_capacity[pool.shape, pool.seqs, pool.chunk] * tables.ranks[pool.shape]) / request
+        below = [seqs for seqs in tables.limits_below(pool.seqs) if tables.seqs[seqs] <= room]
+        pools[index] = replace(pool, seqs=below[-1] if below else pool.seqs)
+    return _changed(miss.fleet, pools)
 
 
 def _changed(fleet: Fleet, pools: dict[int, FleetPool]) -> Fleet:
@@ -374,83 +381,11 @@ def each_setting(instance: Instance, fleet: Fleet, worst_pools: Sequence[int]) -
 def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
     """The pool with the smallest batch limit that suffices by formula; if it has that, with a larger one."""
     pool = fleet.pools[index]
-    enough = min(1.0, promise(instance, fleet, MORE))
+    enough = min(1.0, evaluate(instance, fleet, MORE).goal_share)
     for seqs in instance.tables.limits_below(pool.seqs):
         less = replace(pool, seqs=seqs)
-        if promise(instance, _changed(fleet, {index: less}), MORE) >= enough:
+        if evaluate(instance, _changed(fleet, {index: less}), MORE).goal_share >= enough:
             return less
     limits = instance.tables.limits
     place = int(np.searchsorted(limits, pool.seqs)) + PLACES
     return replace(pool, seqs=int(limits[min(place, limits.size - 1)]))
-
-
-def other_shapes(
-    instance: Instance, winner: Verdict, eligible: Callable[[Fleet], bool] = lambda _: True
-) -> list[Named]:
-    """Fleets of other shapes that cost less than the winner, the most promising first.
-
-    Another shape in one pool, or one colocated pool in place of all, each with its most promising settings. eligible:
-    which of them may be looked at.
-    """
-    best: dict[str, tuple[float, Fleet]] = {}
-    shares: dict[tuple[object, ...], float] = {}  # at the next larger batch limit; negative where smaller are no better
-    for label, fleet in _swaps(instance, winner):
-        limits = (label, *(pool.chunk for pool in fleet.pools))
-        before = shares.get(limits, 0.0)
-        if before < 0.0 or not (eligible(fleet) and allowed(instance, fleet)):
-            continue
-        share = min(promise(instance, fleet), 1.0)
-        shares[limits] = share if share > before else -1.0
-        if share >= NEAR and (label not in best or share > best[label][0]):
-            best[label] = share, fleet
-    ranked_shapes = sorted(best.items(), key=lambda row: -row[1][0])
-    return [(label, fleet) for label, (_, fleet) in ranked_shapes[:CANDIDATES]]
-
-
-def _swaps(instance: Instance, winner: Verdict) -> Iterator[Named]:
-    """The winner with another engine shape in one pool, or with one colocated pool in place of all.
-
-    As many replicas as cost less, if so many keep up by formula. Another shape in a colocated pool has its chunk; one
-    pool in place of all has any. Of each chunk every batch limit, the largest first: smaller ones only shorten steps.
-    """
-    tables, fleet, settings = instance.tables, winner.fleet, make_settings(instance, every_limit=True)
-    search, order = FleetSearch.of(instance, settings), np.lexsort((-settings.seqs, settings.chunk, settings.shape))
-    problem, each_gpus = instance.problem, search.gpus_each
-
-    def swapped(setting: int, engines: int, index: int | None) -> Fleet:
-        engine = search.pool(setting, engines)
-        if index is None:
-            return Fleet((engine,))
-        replaced = fleet.pools[index]
-        return _changed(fleet, {index: replace(engine, name=replaced.name, route=replaced.route)})
-
-    def sized(among: BoolArray, index: int | None) -> Iterator[Named]:
-        served = 1.0 if index is None else float(fleet.pools[index].route.min())
-        other_pools = () if index is None else (*fleet.pools[:index], *fleet.pools[index + 1 :])
-        other_gpus, top = fleet_gpus(instance, Fleet(other_pools))[None], search.most(int(search.least.argmax()))
-        affordable: dict[int, int] = {}  # of each shape, whose batch limits and chunks cost nothing
-        for setting in order[among[order]].tolist():
-            shape = int(settings.shape[setting])
-            if shape not in affordable:
-                counts = most_engines(problem, other_gpus, each_gpus[[setting]], np.array([top]), winner.cost)
-                affordable[shape] = int(counts[0])
-            engines = min(affordable[shape], search.most(setting))
-            if engines >= max(search.least[setting] * served, 1.0):
-                where = "" if index is None else f"{fleet.pools[index].name}: "
-                yield f"{where}{engines} × {_engine(instance, shape)}", swapped(setting, engines, index)
-
-    for index, pool in enumerate(fleet.pools):
-        role = ROLES.index(pool.role)
-        alike = (settings.role == role) & (settings.shape != pool.shape)
-        alike &= tables.group[role][settings.shape] == tables.group[role][pool.shape]
-        alike &= (role != COLOCATED) | (settings.chunk == pool.chunk)
-        yield from sized(alike, index)
-    if len(fleet.pools) > 1 and not classes_apart(instance.problem):
-        in_time = tables.decode_base[settings.shape, settings.seqs] < instance.flows.tpot.max()
-        yield from sized((settings.role == COLOCATED) & in_time, None)
-
-
-def _engine(instance: Instance, shape: int) -> str:
-    """GPU and parallelism of an engine shape."""
-    name = instance.problem.offers[int(instance.tables.offer[shape])].accelerator.name
-    return f"{name} {instance.tables.shapes[shape].parallelism.words}"

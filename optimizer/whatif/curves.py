@@ -26,7 +26,7 @@ from optimizer.fleets.evaluate import evaluate, holds_at
 from optimizer.fleets.fleet import Fleet, with_replicas
 from optimizer.fleets.purchase import fleet_cost
 from optimizer.loads.bisection import bisection
-from optimizer.loads.effort import LEAST_RUNS, Progress, silent
+from optimizer.loads.effort import Progress, silent
 from optimizer.loads.flows import make_flows
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import (
@@ -41,7 +41,6 @@ from optimizer.plans.records import (
 )
 from optimizer.search.search import Engines, smallest_batches
 from optimizer.verification.bench import look, make_bench
-from optimizer.verification.judge import MOST_RUNS
 from search_spaces.bounds import OVER
 from search_spaces.problem import Goal, Problem
 from search_spaces.scenarios import own_value, scenario_problem, usual_range
@@ -73,10 +72,10 @@ class Ramp:
             return holds_at(case.instance, case.fleet, value / case.instance.problem.workload.request_rate)
         return holds_at(self._instance(case, value), case.fleet)
 
-    def look(self, case: Case, value: float, most: int) -> tuple[float, str]:
-        """Simulate a fleet at a value, with the batch limits that it would have there; most: see `bench.look`."""
+    def look(self, case: Case, value: float) -> tuple[float, str]:
+        """Simulate a fleet at a value, with the batch limits that it would have there."""
         instance = self._instance(case, value)
-        return look(instance, smallest_batches(instance, case.fleet), most)
+        return look(instance, smallest_batches(instance, case.fleet))
 
     def hardness(self, value: float) -> float:
         """Hardness of a value: its logarithm, with the sign that makes harder values larger.
@@ -233,27 +232,22 @@ class Stairs:
     def _as_seen(self, step: Step, case: Case) -> Step:
         """A step as far as its fleet holds in simulation; with its fault if that is almost nowhere.
 
-        At its end by formula a fleet is near a goal, so that few runs have to tell; where the range ends it gets as
-        many as elsewhere. Where it misses there, it is looked at ever further back, then in between.
+        Where it misses at its end by formula, it is looked at where it begins, then in between.
         """
         ramp, width = self.ramp, math.log1p(RESOLUTION)
         shares: dict[float, float] = {}
 
-        def fault_at(value: float, most: int = MOST_RUNS) -> str:
-            shares[value], fault = ramp.look(case, value, most)
+        def fault_at(value: float) -> str:
+            shares[value], fault = ramp.look(case, value)
             return fault
 
-        fault = fault_at(step.end, MOST_RUNS if step.end == self.ends[1] else LEAST_RUNS)
+        fault = fault_at(step.end)
         if not fault:
             return replace(step, answer=replace(step.answer, attainment=shares[step.end]))
         miss = replace(step.answer, attainment=shares[step.end], fault=fault)
-        good, bad, back = step.end, step.end, width
-        while fault:
-            if good == step.start:
-                return replace(step, answer=miss)
-            bad, good = good, ramp.hardest(step.start, ramp.value_at(ramp.hardness(good) - back))
-            fault, back = fault_at(good), 2.0 * back
-        good, bad = ramp.last(good, bad, lambda value: not fault_at(value), RESOLUTION)
+        if fault_at(step.start):
+            return replace(step, answer=miss)
+        good, bad = ramp.last(step.start, step.end, lambda value: not fault_at(value), RESOLUTION)
         if ramp.hardness(good) - ramp.hardness(step.start) < width:
             return replace(step, answer=miss)
         simulated_answer = replace(step.answer, attainment=shares[good], refuted=(miss,))

@@ -211,7 +211,6 @@ class Along:
         between, met = self.at(middle) if apart else None, self._cost_at(first, middle - low)
         cheaper = between is not None and (between.cost or math.inf) < (met or 0.0) * (1.0 - ROUNDING)
         if between is None or (has_costs and not cheaper):
-            middle = middle if has_costs else self._change(low_point, high_point)
             yield Step(low, middle, first, (first.cost, self._cost_at(first, middle - low)))
             yield Step(middle, high, last, (self._cost_at(last, middle - high), last.cost))
             return
@@ -230,14 +229,6 @@ class Along:
     def _cost_at(self, best: Answer, further: float) -> float | None:
         """What a fleet costs a little further along: along a price, as much more as GPUs are paid for."""
         return None if best.cost is None else best.cost + self.bought(best) * further
-
-    def _change(self, low_point: AnswerAt, high_point: AnswerAt) -> float:
-        """Where the best fleet changes between two near values: half-way, or at the price that the budget allows it."""
-        (low, first), (high, last) = low_point, high_point
-        budget, bought = self.problem.constraints.budget, self.bought(first)
-        if not bought or budget is None or first.cost is None or last.cost is not None:
-            return (low + high) / 2.0
-        return min(max(low + (budget - first.cost) / bought, low), high)
 
     def joined(self, steps: Sequence[Step]) -> list[Step]:
         """Neighboring steps of one fleet as one: of equal GPUs none is cheaper, however engines are made of them."""

@@ -33,12 +33,13 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import KEPT, pool_key
 from optimizer.fleets.purchase import fleet_cost, fleet_gpus
 from optimizer.loads.effort import Brake, Level, Progress
-from optimizer.loads.instance import Instance, as_planned, make_instance
+from optimizer.loads.instance import Instance, as_planned
 from optimizer.plans.plan import Binding, Plan, Proof, Status, proof_of_judged
 from optimizer.plans.records import CANDIDATES
+from optimizer.recommend.changed_problem import without_limits
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import search_by_formula
-from optimizer.search.bound import check_floors
+from optimizer.search.bound import possible_instance
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import (
     Engines,
@@ -153,9 +154,7 @@ def demand_of(problem: Problem) -> UnpricedProblem:
 @lru_cache(maxsize=DEMANDS_KEPT)
 def slow_instance(demand: UnpricedProblem) -> Instance:
     """The engine table at the problem's confidence. Raises BelowFloorError where physics forbids an SLO."""
-    expected_instance = make_instance(demand.problem)
-    check_floors(expected_instance)
-    return as_planned(expected_instance)
+    return as_planned(possible_instance(demand.problem))
 
 
 @lru_cache(maxsize=DEMANDS_KEPT)
@@ -250,8 +249,7 @@ def why_none(problem: Problem, status: Status = Status.TIME_LIMIT) -> Answer:
 
     The reason is the limits that the cheapest fleet without limits exceeds, if there is one.
     """
-    offers = tuple(replace(offer, inventory=None) for offer in problem.offers)
-    case = _cheapest_case(replace(problem, constraints=problem.constraints.lifted, offers=offers))
+    case = _cheapest_case(without_limits(problem))
     if case is None:
         return nothing("by formula no fleet of one or two pools keeps the SLOs", status)
     here = replace(case.instance, problem=problem)
