@@ -95,6 +95,7 @@ def _work(instance: Instance, one: EngineSettings, tau: float) -> np.ndarray[tup
     return np.concatenate([work, sending_work(instance, one)[:, None]], axis=1)
 
 
+@settings(max_examples=40)
 @given(fleets())
 def test_no_pool_that_is_accepted_does_less_or_makes_fewer_late(case: tuple[Instance, FleetSearch, Fleet]) -> None:
     instance, known, fleet = case

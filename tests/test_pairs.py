@@ -97,7 +97,7 @@ def can_flow(talks: Talks, sent: NDArray[np.int64], taken: NDArray[np.int64]) ->
     return bool(one.size) and bool(solve(builder.build(), relaxed=True).x.size)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(relations())
 def test_the_even_mix_sends_what_is_sent_and_takes_what_is_taken(
     case: tuple[Talks, NDArray[np.int64], NDArray[np.int64]],

@@ -45,7 +45,7 @@ def host(tensor: int | None = None) -> EngineOverhead:
 
 
 @needs_data
-@pytest.mark.parametrize(("isl", "osl", "sign"), [(25, 25, 1), (25, 2000, -1), (2000, 2000, -1)])
+@pytest.mark.parametrize(("isl", "osl", "sign"), [(25, 25, 1), (2000, 2000, -1)])
 def test_corners_of_the_grid_have_their_sign(isl: int, osl: int, sign: int) -> None:
     assert sign * melange_grid.advantage(isl, osl, NO_LIMIT, host()) > 0.0
 

@@ -165,7 +165,7 @@ def planned(folder: Path, limit: str | None, *flags: str) -> tuple[Done, Plan | 
     """The plan at a limit on ITL p99; none without a folder that it wrote."""
     limits = {"ttft": "1s", "tpot": "40ms"} | ({} if limit is None else {"itl_p99": limit})
     out = folder / f"plan-{limit}"
-    done = pdplan_within("optimize", tiny(folder, slo=limits, accelerators=["H100", "L40S"]), *flags, "-o", out)
+    done = pdplan_within("optimize", tiny(folder, slo=limits, accelerators=["H100"]), *flags, "-o", out)
     return done, parse_plan((out / "plan.json").read_bytes()) if (out / "plan.json").exists() else None
 
 

@@ -131,9 +131,11 @@ def test_a_plan_that_drafts_nothing_says_that_drafting_was_searched(tmp_path: Pa
     assert speculation_sentence(plan) == off
 
 
-def test_a_plan_drafts_where_that_saves_and_says_on_what_it_rests(short_runs: None, tmp_path: Path) -> None:
-    slow = optimize(workload(tmp_path, "{method: eagle3, acceptance: 0.7}", ", speculative_tokens: [0]"))
-    plan = optimize(workload(tmp_path, "{method: eagle3, acceptance: 0.7}"))
+def test_a_plan_drafts_where_that_saves_and_says_on_what_it_rests(tmp_path: Path) -> None:
+    slow = optimize(
+        workload(tmp_path, "{method: eagle3, acceptance: 0.7}", ", speculative_tokens: [0]"), level=Level.QUICK
+    )
+    plan = optimize(workload(tmp_path, "{method: eagle3, acceptance: 0.7}"), level=Level.QUICK)
     assert plan.cost_usd_per_hour is not None
     assert plan.pools[0].speculative_tokens > 0
     assert speculation_sentence(slow) == ""

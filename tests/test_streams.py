@@ -43,20 +43,19 @@ def shell(line: str, **environment: str) -> tuple[int, str, str]:
 
 @needs_shell
 @pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
-@pytest.mark.parametrize(("command", "encoding"), [("--help", "utf-8"), ("schema", "utf-8"), ("schema", "ascii")])
+@pytest.mark.parametrize(("command", "encoding"), [("--help", "utf-8"), ("schema", "ascii")])
 def test_a_full_disk_is_one_sentence(command: str, encoding: str) -> None:
     code, _, said = shell(f"{command} > {FULL}", PYTHONIOENCODING=encoding)
     assert (code, said) == (2, "pdplan: error: standard output cannot be written: No space left on device\n")
 
 
 @needs_shell
-@pytest.mark.parametrize("command", ["--help", "schema"])
-def test_a_reader_that_has_gone_is_quiet(command: str) -> None:
+def test_a_reader_that_has_gone_is_quiet() -> None:
     # The pipe is made in a process of its own: none that this one has forked keeps its reading end open.
     script = (
         "import os, subprocess, sys; r, w = os.pipe(); os.close(r); sys.exit(subprocess.call(sys.argv[1:], stdout=w))"
     )
-    words = [sys.executable, "-c", script, sys.executable, "-m", "pdplan", command]
+    words = [sys.executable, "-c", script, sys.executable, "-m", "pdplan", "--help"]
     done = subprocess.run(words, stderr=subprocess.PIPE, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (141, b"")
 

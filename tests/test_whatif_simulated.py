@@ -138,7 +138,7 @@ def test_break_even_prices_are_those_of_a_fleet_that_simulation_did_not_refute(t
 
 
 def test_what_cannot_be_simulated_along_a_lever_says_what_can(tight: Problem) -> None:
-    for key, bounds, frontier_words in (("rate", (10.0, 20.0), True), ("osl_scale", (0.9, 1.1), False)):
+    for key, bounds, frontier_words in (("rate", (17.0, 18.0), True), ("osl_scale", (0.99, 1.01), False)):
         shown = text(break_even_document(break_even(tight, key, bounds), simulable=False))
         assert (
             f"Not simulated: --verify is for fleets along a price, not along {key}. --simulate simulates each" in shown
@@ -212,10 +212,8 @@ def test_the_cheapest_of_near_optimal_fleets_are_simulated_first(judge: Judge) -
 # --- the frontier ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bounds", [(10.5, 18.0), (13.0, 26.0)])
-def test_a_step_ends_where_its_fleet_was_seen_to_hold(
-    tight: Problem, judge: Judge, bounds: tuple[float, float]
-) -> None:
+def test_a_step_ends_where_its_fleet_was_seen_to_hold(tight: Problem, judge: Judge) -> None:
+    bounds = (13.0, 22.0)
     judge(one_replica_until(16.6))
     curve = frontier(tight, "rate", bounds, looks=12)
     moved, after = curve.steps[:2]
