@@ -193,8 +193,6 @@ def test_efficiency_is_own_then_wider_then_relative_then_default() -> None:
 @pytest.fixture(scope="module")
 def make_prices(root: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location("make_prices", root / "benchmarks" / "make_prices.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["make_prices"] = module
     spec.loader.exec_module(module)

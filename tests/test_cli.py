@@ -126,7 +126,6 @@ def test_readme_shows_what_comes_out(planned: tuple[Path, subprocess.CompletedPr
     if os.environ.get("PDPLAN_UPDATE_GOLDEN"):
         readme.write_text(shown.sub(lambda _: printed, readme.read_text("utf-8")), "utf-8")
     found = shown.search(readme.read_text("utf-8"))
-    assert found is not None
     assert NUMBER.sub("#", found.group()).split() == NUMBER.sub("#", printed).split()
     figures = ([float(figure.replace(",", "")) for figure in NUMBER.findall(text)] for text in (found.group(), printed))
     assert next(figures) == pytest.approx(next(figures), rel=0.01)

@@ -125,7 +125,6 @@ def test_only_what_costs_less_than_the_plan_is_confirmed_after_it() -> None:
         bench = Bench(instance, 1, run_length(instance, 1.0))
         plan = Verdict(fleet.resized([3]), cost, judgement(0.95, 0.92, 1.0), True, confirmation=4)
         winner = Loop(bench, [fleet]).confirmed(Effort(Level.STANDARD, Brake()), plan).winner
-        assert winner is not None
         assert winner.confirmation == number
 
 
@@ -181,7 +180,6 @@ def test_a_fleet_with_two_lives_looks_well_until_its_memory_fills(seed: int) -> 
     judged = judge_runs(instance, engines(6000), [alone])
     assert judged.proven
     assert fullest(engines(6000), [alone]) > 0.9
-    assert after is not None
     assert after.classes[0].attainment_high < 0.9
 
 

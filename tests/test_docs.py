@@ -140,7 +140,6 @@ def test_python_of_the_readme_runs(
     (tmp_path / "examples").mkdir()
     tiny(tmp_path / "examples").rename(tmp_path / "examples" / "chat.yaml")
     code = re.search(r"```python\n(.*?)```", README, re.S)
-    assert code is not None
     exec(compile(code.group(1), "README.md", "exec"), {})
     assert re.match(r" +role accelerator .*\n\S+ .* H100 ", capsys.readouterr().out)
 

@@ -40,7 +40,6 @@ def stated_pools(plan: Plan) -> list[dict[str, Any]]:
 
 def figures(plan: Plan) -> dict[str, Any]:
     """All that a plan says of its own fleet; not of others, nor of how it was evaluation."""
-    assert plan.simulation is not None
     searched = {"one_replica_less", "others", "judged", "repairs", "tuning"}
     keys = (
         "attainment",
@@ -62,7 +61,6 @@ def test_the_fleet_of_a_plan_has_the_figures_of_the_plan(short_runs: None, tmp_p
     assert {pool.role for pool in plan.pools} == {"prefill", "decode"}
     evaluation = evaluated(tmp_path, *stated_pools(plan), **APART)
     again = pdplan.evaluate(plan, effort="none")
-    assert plan.simulation is not None
     assert plan.simulation.confirmation == 1
     np.testing.assert_equal(figures(evaluation.plan), figures(plan))
     np.testing.assert_equal(figures(again.plan), figures(plan))

@@ -58,8 +58,6 @@ def test_requests_go_where_the_plan_routes_them() -> None:
     fleet = three_pools(instance, 0.6)
     demand = simulated_trace(instance, fleet, REQUESTS, seed=1)
     first, later = demand.trace.pool, demand.trace.decode_pool
-    assert first is not None
-    assert later is not None
     noise = 4 * np.sqrt(0.6 * 0.4 / REQUESTS)
     assert np.mean(first == 0) == pytest.approx(0.6, abs=noise)
     assert np.mean(first == 2) == pytest.approx(0.4, abs=noise)
@@ -205,7 +203,6 @@ def test_the_day_that_the_workload_states_is_a_multiple_of_the_planned_rate(tmp_
     file.write_text(DAY.format(rates=rates), "utf-8")
     stated = load_problem(file)
     planned = planned_profile(replace(instance(), problem=stated))
-    assert planned is not None
     assert planned.tolist() == [0.5, 2.0, *[1.0] * 22]  # planned for the rate that half of the hours do not exceed
     again = problem_of(stated.inputs, "provenance.inputs", tmp_path)
     np.testing.assert_array_equal(planned, planned_profile(replace(instance(), problem=again)))
@@ -284,7 +281,6 @@ def test_the_goodput_is_that_of_the_search_alone_and_no_point_beyond_it_holds() 
     alone = goodput(instance(), fleet(), requests=CURVE_REQUESTS, tolerance=0.05)
     assert curve().goodput.rate == alone.rate <= curve().saturation
     assert alone.rate in [point.rate for point in curve().points]
-    assert alone.fails is not None
     looked_at = [point for point in curve().points if not alone.rate < point.rate < alone.fails]
     assert [point.proven for point in looked_at] == [point.rate <= alone.rate for point in looked_at]
     assert all(point.held for point in curve().points if point.proven)

@@ -193,7 +193,6 @@ def test_a_users_quotes_are_prices(folder: Path) -> None:
     own, listed = problem.offers
     assert (own.usd_per_hour, listed.usd_per_hour) == (2.5, 4.19)
     assert price_remarks(problem) == ["H100 at your price, H200 at the catalog's."]
-    assert own.quote is not None
     assert (own.quote.origin, own.quote.remark("H100"), own.quote.source) == (
         "stated",
         "",

@@ -74,9 +74,6 @@ def test_formulas_see_the_counts_of_the_time_that_a_request_may_take() -> None:
     assert bunching(found, load, (slo(ttft=np.inf, tpot=np.inf, e2e=30.0),)) == found.dispersion(30.0) ** 0.5
 
 
-# what is kept
-
-
 # workload.yaml
 
 BELOW = """
@@ -114,8 +111,6 @@ def test_a_plan_keeps_the_requests_and_scenarios_do_without(tmp_path: Path) -> N
     own = stated(tmp_path, "lengths: {trace: {path: t.csv}}")
     assert "recorded" not in own.inputs["workload"]
     again = problem_of(json.loads(json.dumps(whole_echo(own))), "inputs", tmp_path)
-    assert own.recorded is not None
-    assert again.recorded is not None
     np.testing.assert_allclose(again.recorded.arrival, own.recorded.arrival, atol=2e-6)
     assert again.workload.burstiness == own.workload.burstiness
     assert problem_of(own.inputs, "inputs", tmp_path).recorded is None

@@ -276,7 +276,6 @@ def test_a_trace_may_say_how_much_is_read() -> None:
 
 def literal(trace: Trace, memory: int, blocks: int) -> list[int]:
     """Hit tokens of requests one after the other on an engine with a list of its cached pages, longest unused first."""
-    assert trace.pages is not None
     ends = np.cumsum(trace.pages.counts)
     cached: list[int] = []
     hits = []
