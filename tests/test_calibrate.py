@@ -40,7 +40,7 @@ def run_at(isl: float, osl: float, load: float, **changes: object) -> MeasuredRu
         request_rate=math.inf,
         prompts=int(10 * load),
     )
-    return replace(run, **changes)  # type: ignore[arg-type]
+    return replace(run, **changes)
 
 
 def synthetic(

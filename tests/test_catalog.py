@@ -100,7 +100,7 @@ def test_a_price_of_ones_own_wins_on_every_basis(tmp_path: Path) -> None:
     catalog = load_catalog(overlay(tmp_path, text))
     for name, price in (("H100", 2.1), ("MyCard", 3.0)):
         found = catalog.accelerator(name)
-        assert {found.price_on(basis).usd_per_hour for basis in (None, *PriceBasis)} == {price}  # type: ignore[union-attr]
+        assert {found.price_on(basis).usd_per_hour for basis in (None, *PriceBasis)} == {price}
         assert (found.price.origin, found.price.remark(name)) == (Origin.STATED, "")
 
 

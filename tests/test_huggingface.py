@@ -321,7 +321,7 @@ def test_indexers_that_layers_share() -> None:
     shared = {"model_type": "glm_moe_dsa", **sparse, "index_topk_freq": 4, "index_skip_topk_offset": 3}
 
     def index_heads(model: Transformer) -> list[int]:
-        return [group.attention.index_heads for group in model.layers for _ in range(group.count)]  # type: ignore[union-attr]
+        return [group.attention.index_heads for group in model.layers for _ in range(group.count)]
 
     ruled = parse(MLA, shared)
     assert sum(index_heads(ruled)) == 2 * 4  # layers 0, 1, 2 and 6 of eight

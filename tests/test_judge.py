@@ -93,7 +93,7 @@ def test_one_pool_that_falls_behind_is_enough() -> None:
 def test_simulation_and_analysis_agree(build: object) -> None:
     """At moderate load: TPOT medians within 10 %, TTFT p90 within a factor 1.6, attainment within 2 points."""
     instance = small()
-    fleet = build(instance)  # type: ignore[operator]
+    fleet = build(instance)
     predicted, found = evaluate(instance, fleet), judge(instance, fleet, requests=REQUESTS)
     assert predicted.stable
     assert not found.overload.overloaded

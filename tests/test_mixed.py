@@ -253,7 +253,7 @@ def unit(*cards: str) -> Instance:
 def at(rate: float, *cards: str, **limits: float) -> Instance:
     instance = at_volume(unit(*cards), rate)
     load = replace(instance.problem.workload, request_rate=rate)
-    constraints = Constraints(**limits)  # type: ignore[arg-type]
+    constraints = Constraints(**limits)
     return replace(instance, problem=replace(instance.problem, workload=load, constraints=constraints))
 
 

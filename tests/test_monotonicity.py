@@ -86,7 +86,7 @@ def test_tpot_that_exceeds_ttft(ttft: float) -> None:
     apart = problem(slos=(slo(ttft, 0.05, 0.9),), space=space(tensor_parallel=(1,), roles=(Role.PREFILL, Role.DECODE)))
     costs = []
     for tpot in (0.05, 0.2, 1.0, 5.0, 60.0):
-        plan = plan_of(with_slos(apart, lambda one, tpot=tpot: replace(one, limits={**one.limits, Metric.TPOT: tpot})))  # type: ignore[misc]
+        plan = plan_of(with_slos(apart, lambda one, tpot=tpot: replace(one, limits={**one.limits, Metric.TPOT: tpot})))
         assert plan.cost_usd_per_hour is not None
         costs.append(plan.cost_usd_per_hour)
     assert costs == sorted(costs, reverse=True)

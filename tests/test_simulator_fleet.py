@@ -22,7 +22,7 @@ FLAT = CoefficientSteps((0.1, 0.0, 0.0), (0.01, 0.0, 0.0))
 
 def trace_of(arrival: list[float], isl: int = 100, osl: int = 3, **columns: object):
     count = len(arrival)
-    return make_trace(np.array(arrival), np.full(count, isl), np.full(count, osl), **columns)  # type: ignore[arg-type]
+    return make_trace(np.array(arrival), np.full(count, isl), np.full(count, osl), **columns)
 
 
 def split(

@@ -105,7 +105,7 @@ def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
     curve = frontier(problem, "rate", (5.0, 80.0))
     costs = [step.answer.cost for step in curve.steps]
     assert None not in costs
-    assert costs == sorted(costs)  # type: ignore[type-var]
+    assert costs == sorted(costs)
     assert len(costs) >= 3
     assert (curve.steps[0].start, curve.steps[-1].end) == (5.0, 80.0)
     for step, after in pairwise(curve.steps):
@@ -176,7 +176,7 @@ def test_where_the_plan_mixes_gpus_prices_move_fleets_of_more_pools(tmp_path: Pa
     assert run(["init", "-o", str(path)]) == 0
     problem = load_problem(path, {"search.tensor_parallel": 1, "search.pipeline_parallel": 1})
     plan = optimize(problem, level=Level.QUICK)
-    assert answer(problem).cost > plan.cost_usd_per_hour  # type: ignore[operator]
+    assert answer(problem).cost > plan.cost_usd_per_hour
     moved = sensitivity(problem, complete=False, plan=plan)
     assert moved.usd_per_hour == pytest.approx(plan.cost_usd_per_hour)
     ends = [(f"price.{row.accelerator}", *pair) for row in moved.break_even for pair in pairwise(row.pieces)]
