@@ -157,23 +157,19 @@ def figures(compute: float, origin: str = "fitted", **more: Any) -> dict[str, An
     return {"compute": compute, "memory": 0.5, "launch_us": 2, "origin": origin, "source": f"data {compute}", **more}
 
 
-def efficiency_table(**entries: Any) -> dict[str, Any]:
-    default = {kernel_class: {"bf16": figures(0.1, "assumed")} for kernel_class in KERNEL_CLASSES}
-    return {"default": default, **entries}
-
-
 def completed(entries: dict[str, Any], name: str, dtype: str) -> KernelEfficiency:
     return parse_efficiency(entries, {}).complete(name)["gemm", dtype]
 
 
 def test_efficiency_is_own_then_wider_then_relative_then_default() -> None:
-    entries = efficiency_table(
-        Own={"gemm": {"bf16": figures(0.8, error=0.07), "fp8": figures(0.7, error=0.09)}, "like": "Kin"},
-        Wide={"gemm": {"bf16": figures(0.6)}},
-        Kin={"gemm": {"fp8": figures(0.5, error=0.01)}},
-        Grandchild={"like": "Child"},
-        Child={"like": "Kin"},
-    )
+    entries = {
+        "default": {kernel_class: {"bf16": figures(0.1, "assumed")} for kernel_class in KERNEL_CLASSES},
+        "Own": {"gemm": {"bf16": figures(0.8, error=0.07), "fp8": figures(0.7, error=0.09)}, "like": "Kin"},
+        "Wide": {"gemm": {"bf16": figures(0.6)}},
+        "Kin": {"gemm": {"fp8": figures(0.5, error=0.01)}},
+        "Grandchild": {"like": "Child"},
+        "Child": {"like": "Kin"},
+    }
     own = completed(entries, "Own", "fp8")
     assert (own.compute, own.origin, own.error) == (0.7, Origin.FITTED, 0.09)
     assert own.launch == pytest.approx(2e-6)

@@ -31,11 +31,6 @@ def planned(share: float, seed: int) -> PlannedWorkload:
     return PlannedWorkload(isl, osl, shares, request_rate=5.0, prefix_hit_share=share, seed=seed)
 
 
-def rows_of(demand: PlannedWorkload) -> list[dict[str, Any]]:
-    """The rows of a benchmark's trace, whatever their class."""
-    return [row for _, row in drawn_rows(demand)]
-
-
 @pytest.mark.parametrize("works", [True, False])
 def test_the_log_of_the_benchmark_job_is_its_result(works: bool, tmp_path: Path) -> None:
     """The job's script in a shell where aiperf is a stub that says a lot."""
@@ -54,7 +49,7 @@ def test_the_log_of_the_benchmark_job_is_its_result(works: bool, tmp_path: Path)
 @settings(max_examples=30)
 @given(share=st.floats(0.05, 0.8), seed=st.integers(0, 50))
 def test_prefixes_are_shared_as_planned(share: float, seed: int) -> None:
-    rows = rows_of(planned(share, seed))
+    rows = [row for _, row in drawn_rows(planned(share, seed))]
     seen: set[int] = set()
     hits = 0
     for row in rows:

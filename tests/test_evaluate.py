@@ -359,14 +359,6 @@ SPACE = SearchSpace(
 )
 
 
-def unit(*buckets: tuple[float, float, float], rate: float = 10.0) -> Instance:
-    return instance_of(problem(workload=workload(rate, buckets), space=SPACE))
-
-
-def stages(instance: Instance, number: int) -> int:
-    return next(k for k, one in enumerate(instance.tables.shapes) if one.parallelism.pipeline == number)
-
-
 @pytest.mark.parametrize(
     ("buckets", "single", "piped"),
     [
@@ -381,8 +373,9 @@ def stages(instance: Instance, number: int) -> int:
 def test_prompts_that_fill_a_step_have_seats(
     buckets: tuple[tuple[float, float, float], ...], single: int, piped: int
 ) -> None:
-    instance = unit(*buckets)
-    found = [SEQS[prefill_seqs(instance, stages(instance, number), -1)] for number in (1, 4)]
+    instance = instance_of(problem(workload=workload(10.0, buckets), space=SPACE))
+    shapes = {shape.parallelism.pipeline: number for number, shape in enumerate(instance.tables.shapes)}
+    found = [SEQS[prefill_seqs(instance, shapes[stages], -1)] for stages in (1, 4)]
     assert found == [single, piped]
 
 

@@ -145,12 +145,8 @@ def test_one_that_is_far_too_small_is_told_what_twice_the_traffic_needs(short_ru
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def cheap(folder: Path, **sections: Any) -> Path:
-    return fleet(folder, POOL | {"max_num_seqs": 200, "max_num_batched_tokens": 3000}, **sections)
-
-
 def test_the_command_writes_and_prints_one_object(short_runs: None, tmp_path: Path) -> None:
-    cheap(tmp_path)
+    fleet(tmp_path, POOL | {"max_num_seqs": 200, "max_num_batched_tokens": 3000})
     done = within("evaluate", "fleet.yaml", "--effort", "none", "--json", "-o", "out", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     evaluation = json.loads(done.stdout)

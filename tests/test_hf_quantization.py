@@ -18,7 +18,6 @@ from search_spaces.models import architecture_text, load_model
 from tests.test_huggingface import MOE
 from tests.toy import TINY
 
-FLOAT = {"dynamic": False, "num_bits": 8, "type": "float"}
 CASES = yaml.safe_load((Path(__file__).parent / "quantizations.yaml").read_text("utf-8"))
 
 

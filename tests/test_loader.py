@@ -375,13 +375,10 @@ def test_every_number_of_the_schema_is_bounded_both_ways() -> None:
 # --- how many -------------------------------------------------------------------------------------------------------
 
 
-def table(rows: int) -> str:
-    return "isl,osl,share\n" + "".join(f"{100 + k % 5000},{50 + k % 777},{1 / rows:.12f}\n" for k in range(rows))
-
-
 def test_a_long_histogram_is_merged_and_keeps_its_means(folder: Path) -> None:
     rows = 20_000
-    Path("h.csv").write_text(table(rows))
+    lines = (f"{100 + k % 5000},{50 + k % 777},{1 / rows:.12f}\n" for k in range(rows))
+    Path("h.csv").write_text("isl,osl,share\n" + "".join(lines))
     started = time.process_time()
     workload = load(SOUND, {"workload.lengths": {"histogram": "h.csv"}}).workload
     assert time.process_time() - started < 5

@@ -24,12 +24,6 @@ from tests.small_problems import ONE, SOLVED, given, optimize, plan_of
 BOTH = (offer("H100"), offer("L40S"))
 
 
-def per_million(plan: Plan, volume: float = 1.0) -> float:
-    """Dollars per million output tokens at the served volume."""
-    tokens = plan.demand_rps * volume * plan.workload.mean_osl * 3600.0
-    return plan.cost_usd_per_hour / tokens * 1e6
-
-
 def plain() -> Plan:
     """The plan of the problem without limits."""
     return plan_of(given())
@@ -143,7 +137,8 @@ class TestObjectives:
         plan = optimize(given(10.0, objective=objective))
         assert plan.status in SOLVED
         assert plan.goodput_rps >= least * 10.0 * (1 - 1e-3)
-        volume = per_million(plan) / plan.usd_per_million_output_tokens
+        tokens_per_hour = plan.demand_rps * plan.workload.mean_osl * 3600.0  # at volume 1
+        volume = plan.cost_usd_per_hour / tokens_per_hour * 1e6 / plan.usd_per_million_output_tokens
         assert least * (1 - 1e-6) <= volume <= most * (1 + 1e-6)
         assert all(row.attainment >= row.attainment_goal - 1e-9 for row in plan.classes)
 

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,12 +38,9 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def both(**changes: Any) -> Problem:
-    return problem(space=space(weight_dtype=("bf16", "fp8"), kv_dtype=("bf16", "fp8"), tensor_parallel=(1,)), **changes)
-
-
 def test_tables_hold_each_precision_as_if_it_were_the_only_one() -> None:
-    tables = instance_of(both()).tables
+    both = space(weight_dtype=("bf16", "fp8"), kv_dtype=("bf16", "fp8"), tensor_parallel=(1,))
+    tables = instance_of(problem(space=both)).tables
     for number, shape in enumerate(tables.shapes):
         alone = instance_of(replace(problem(space=space(tensor_parallel=(1,))), weight_dtype=shape.weight_dtype))
         alone = instance_of(replace(alone.problem, kv_dtype=shape.kv_dtype))

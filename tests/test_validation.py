@@ -136,14 +136,10 @@ def test_predictions_are_finite_up_to_the_bounds(tmp_path: Path, model: str) -> 
 # --- reading measurement files: formats told apart, layouts understood, faults told by line
 
 
-def written(folder: Path, text: str) -> Path:
+def only(folder: Path, text: str) -> object:
     path = folder / "rows.csv"
     path.write_text(text, encoding="utf-8")
-    return path
-
-
-def only(folder: Path, text: str) -> object:
-    _, rows = read_measurements(written(folder, text))
+    _, rows = read_measurements(path)
     assert len(rows) == 1
     return rows[0]
 
