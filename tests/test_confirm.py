@@ -190,9 +190,12 @@ def test_a_crowd_that_still_drains_gets_a_run_twice_as_long(
     instance, planned = fleet()
     portion, sizes = Slice(instance, planned, engines(6000), 1, 1.0, 100, 7), list[int]()
     ends = [None if growth is None else judgement(0.5, 0.4, 0.6, growth=growth) for growth in growths]
-    monkeypatch.setattr(
-        benches, "lasting", lambda _, __, run: (sizes.append(run.demand.trace.size), ends[len(sizes) - 1])[1]
-    )
+
+    def left(_instance: Instance, _engines: SimulatedFleet, run: Run) -> Judgement | None:
+        sizes.append(run.demand.trace.size)
+        return ends[len(sizes) - 1]
+
+    monkeypatch.setattr(benches, "lasting", left)
     assert portion.stays_behind(portion.runs(1000, 0, 1), 0) is ends[-1]
     assert sizes == [sizes[0] * 2**number for number in range(doublings + 1)]
 
