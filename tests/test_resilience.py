@@ -140,6 +140,14 @@ def test_a_fleet_with_room_bears_a_replica_but_not_its_only_node() -> None:
     assert small.spare_cost("node", only_where_needed=True) == pytest.approx(3 * price)
 
 
+def test_where_nodes_are_billed_their_spare_is_a_whole_one() -> None:
+    """A fourth engine fits on the node that is paid for; three that survive a node take two nodes."""
+    instance, fleet = case(3, Billing.NODE)
+    price = instance.problem.offers[0].usd_per_hour
+    spares = [one.spare for one in resilience(instance, fleet, requests=600).losses]
+    assert spares == pytest.approx([0.0, 8.0 * price])
+
+
 def test_the_loss_of_what_the_load_needs_breaks_the_slo() -> None:
     found = resilience(*case(2), requests=600, volume=2.0)
     assert not found.losses[0].held

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.errors import InputError
 from optimizer.loads.effort import Level
 from optimizer.loads.instance import planned_instance
 from optimizer.plans.records import Sensitivity, engine_counts
@@ -115,6 +116,17 @@ def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
         assert step.answer.goodput == pytest.approx(step.end, rel=2e-3)
     rows = curve_record(replace(curve, by_budget=True))["steps"]
     assert [row["rate_rps"] for row in rows] == [step.end for step in curve.steps]
+
+
+def test_what_a_budget_serves_goes_on_beyond_the_range_as_far_as_the_last_fleet_does() -> None:
+    last = frontier(small(accelerators=THREE_GPUS["accelerators"][:1]), "budget").steps[-1]
+    assert last.end == last.answer.goodput > 4.0 * 20.0
+
+
+@pytest.mark.parametrize(("high", "hint"), [(1.0, r"such as 0\.999$"), (99.0, r"0\.999; did you mean 99%\?$")])
+def test_goals_of_attainment_are_below_one(high: float, hint: str) -> None:
+    with pytest.raises(InputError, match=hint):
+        frontier(small(), "attainment", (0.5, high))
 
 
 # --- shadow prices, tornado, near-optimal ---------------------------------------------------------------------------
