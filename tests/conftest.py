@@ -29,12 +29,6 @@ LONGEST = (
     "test_prefix_cache",
     "test_calibrate",
     "test_whatif_cli",
-    "test_whatif_answers",
-    "test_effort",
-    "test_simulator_metrics",
-    "test_evaluate_fleet",
-    "test_whatif_simulated",
-    "test_monotonicity",
 )
 """Files that take longest: they come first, so that no worker is left with one at the end.
 

@@ -84,11 +84,8 @@ def test_a_new_accelerator_may_be_like_another(tmp_path: Path) -> None:
     assert found.source.startswith("date, scale_up from gpus.yaml; else as H100: ")
     assert catalog.accelerator("H100-SXM") is model
     for pair, figures in found.efficiency.items():
-        assert (figures.compute, figures.memory, figures.launch) == (
-            model.efficiency[pair].compute,
-            model.efficiency[pair].memory,
-            model.efficiency[pair].launch,
-        )
+        for name in ("compute", "memory", "launch"):
+            assert getattr(figures, name) == getattr(model.efficiency[pair], name)
         assert figures.origin is Origin.ASSUMED
 
 

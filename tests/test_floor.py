@@ -142,13 +142,10 @@ def test_no_fleet_that_holds_costs_less_than_the_floor(case: tuple[Instance, Fle
         assert fleet_cost(instance, fleet) >= floor * (1.0 - 1e-6)
 
 
-def test_the_bound_is_the_cheapest_of_one_pool_or_two() -> None:
+def test_the_bound_is_the_cheapest_of_one_pool_or_two_and_below_these_the_floor() -> None:
     assert proof_of_cost(10.0, 6.0, 10.0) == Proof(Status.OPTIMAL, 10.0, 0.0, 6.0, 10.0)
     assert proof_of_cost(10.0, 6.0, 12.5) == Proof(Status.FEASIBLE, 10.0, 1.0 - 10.0 / 12.5, 6.0, 10.0)
     assert proof_of_cost(10.0, None, 10.0) == Proof(Status.OPTIMAL, 10.0, 0.0, None, 10.0)
-
-
-def test_of_one_cheaper_than_all_of_these_it_is_the_floor() -> None:
     assert proof_of_cost(10.0, 6.0, 8.0) == Proof(Status.FEASIBLE, 6.0, 0.25, 6.0, 10.0)
     assert proof_of_cost(None, 6.0, 8.0) == Proof(Status.FEASIBLE, 6.0, 0.25, 6.0, None)
     assert proof_of_cost(10.0, 8.0, 8.0) == Proof(Status.OPTIMAL, 8.0, 0.0, 8.0, 10.0)

@@ -275,6 +275,7 @@ def test_latencies_rise_and_attainment_falls_with_the_rate() -> None:
         shares = [point.classes[k].attainment for point in points]
         assert all(later <= earlier + 0.05 for earlier, later in pairwise(shares))
         assert all(point.classes[k].attainment_low <= shares[n] for n, point in enumerate(points))
+    assert all(point.in_time <= point.served for point in points)
 
 
 def test_the_goodput_is_that_of_the_search_alone_and_no_point_beyond_it_holds() -> None:

@@ -41,9 +41,6 @@ def write_trace(path: Path, found: Recorded) -> Path:
     return path
 
 
-# what is drawn
-
-
 @given(st.integers(1, 3000), st.floats(0.1, 50.0), st.integers(0, 9))
 def test_stretches_are_in_order_and_do_not_depend_on_the_rate(count: int, rate: float, seed: int) -> None:
     found = waves()

@@ -29,8 +29,6 @@ from search_spaces.trace_summary import (
 from tests.running import within
 from tests.trace_files import AZURE, CODE, CONV, MOONCAKE, Write, jsonl, mooncake, refusal
 
-# Formats --------------------------------------------------------------------------------------------------------------
-
 
 def test_azure_2024_with_offsets_and_whole_seconds(write: Write) -> None:
     path = write(
@@ -45,9 +43,6 @@ def test_azure_2024_with_offsets_and_whole_seconds(write: Write) -> None:
     assert rows.isl.tolist() == [2162, 100, 1]
     assert rows.osl.tolist() == [5, 7, 1]
     assert rows.line.tolist() == [2, 3, 4]
-
-
-# Arrivals -------------------------------------------------------------------------------------------------------------
 
 
 def arrivals_csv(times: list[float]) -> str:
@@ -89,9 +84,6 @@ def test_requests_at_even_intervals_have_no_burstiness(write: Write) -> None:
     assert read_trace(write(text)).arrivals.burstiness == 0.0
 
 
-# Lengths --------------------------------------------------------------------------------------------------------------
-
-
 SERVABLE = [f"{second},{10 + second},5" for second in range(1, 41)]
 """A request a second; two rows may be left out beside them."""
 
@@ -113,9 +105,6 @@ def test_rows_that_no_engine_can_serve_are_left_out_counted_and_noted(write: Wri
     assert summary.arrivals.mean_rate == sound.arrivals.mean_rate
     assert summary.arrivals.burstiness == sound.arrivals.burstiness
     assert summary.notes[0] == f"1 of 41 rows cannot be served (line 2: {fault}); no figure counts them."
-
-
-# Prefixes -------------------------------------------------------------------------------------------------------------
 
 
 @given(prompts=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6), min_size=1, max_size=40))
