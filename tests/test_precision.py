@@ -16,7 +16,7 @@ from optimizer.fleets.purchase import fleet_cost, pool_config
 from optimizer.loads.effort import never
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import NOTABLE
-from optimizer.recommend.changed_problem import precision_savings
+from optimizer.recommend.changed_problem import narrower, precision_savings
 from optimizer.search.search import evaluated, unmixed
 from optimizer.search.settings import make_settings
 from pdplan.cli import run
@@ -36,6 +36,14 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         search=few | {"weight_dtype": ["fp8", "bf16"], "kv_dtype": ["bf16", "fp8"]},
         constraints={"max_pools": 2},
     )
+
+
+def test_only_what_is_wide_is_narrowed() -> None:
+    changed = [
+        [(one.weight_dtype, one.kv_dtype) for one in narrower(problem(weight_dtype=weights))]
+        for weights in ("bf16", "int4")
+    ]
+    assert changed == [[("bf16", "fp8"), ("fp8", "bf16"), ("fp8", "fp8")], [("int4", "fp8")]]
 
 
 def test_tables_hold_each_precision_as_if_it_were_the_only_one() -> None:

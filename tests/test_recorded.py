@@ -53,9 +53,6 @@ def test_stretches_are_in_order_and_do_not_depend_on_the_rate(count: int, rate: 
     np.testing.assert_allclose(times * rate, other)
 
 
-# how requests bunch
-
-
 def test_the_dispersion_of_waves_is_that_of_their_counts() -> None:
     """In 10 s there are 10 requests in four windows of five and 90 in the fifth: mean 26, variance 1024."""
     assert waves().dispersion(10.0) == pytest.approx(1024.0 / 26.0, rel=0.05)
@@ -70,8 +67,6 @@ def test_formulas_see_the_counts_of_the_time_that_a_request_may_take() -> None:
     )
     assert bunching(found, load, (slo(ttft=np.inf, tpot=np.inf, e2e=30.0),)) == found.dispersion(30.0) ** 0.5
 
-
-# workload.yaml
 
 BELOW = """
 slo: {ttft: 2s, tpot: 50ms}
@@ -115,9 +110,6 @@ def test_a_plan_keeps_the_requests_and_scenarios_do_without(tmp_path: Path) -> N
     shown = readable_inputs(whole_echo(own))["workload"]["recorded"]
     assert shown["packed"].startswith("SHA-256 ")
     assert readable_inputs(own.inputs) == own.inputs
-
-
-# commands
 
 
 def test_a_trace_of_waves_is_planned_for_and_proven(tmp_path: Path, short_runs: None) -> None:

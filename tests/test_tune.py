@@ -30,9 +30,6 @@ def by_tpe(sizes: tuple[int, ...], value: Value, start: Point, budget: int, seed
     return Search(axes, value, seed, near=True, **changes).looks_of(start, budget)
 
 
-# --- samplers -------------------------------------------------------------------------------------------------------
-
-
 def bowl(point: Point) -> Values:
     """Least at (3, 0, 2)."""
     return (float(sum((a - b) ** 2 for a, b in zip(point, (3, 0, 2), strict=True))),)
@@ -57,9 +54,6 @@ def test_a_sampler_starts_where_it_should_and_looks_once_at_each_point(value: Va
     assert len(set(asked)) == len(asked) == 25
     assert all(0 <= index < size for point in asked for index, size in zip(point, SIZES, strict=True))
     assert list(by_tpe(SIZES, value, (1, 1, 1), 25, 7).items()) == list(looks.items())
-
-
-# --- looks ----------------------------------------------------------------------------------------------------------
 
 
 def test_tuning_takes_only_what_is_proven_and_not_dearer() -> None:
