@@ -3,36 +3,33 @@
     python benchmarks/mutants.py --count 300              costmodel and optimizer, seed 1
     python benchmarks/mutants.py --count 40 --rooms reports --seed 2
     python benchmarks/mutants.py --count 15 --rooms costmodel/step.py costmodel/simulator
-    python benchmarks/mutants.py --count 60 --nearest 12  without `coverage`: at least so many are killed
+    python benchmarks/mutants.py --count 60 --seconds 60  at least so many are killed: no mutant meets all its tests
 
 A mutant is one changed operator, comparison, constant or branch in a function of the rooms, drawn evenly over all of
-them. It meets its module's doctests and every test file that runs its statement, the quickest first; a failure kills
-it. Which file runs which statement is measured once with `coverage` (`pip install coverage`; three times as long as the
-tests take) and kept in --lines FILE. Compiled code is not traced: a statement of the simulator that no file runs meets
-every file that simulates. Nor are tests in a process of their own: any other meets the tests of the command line.
-With --nearest nothing is measured: a mutant meets the test files that reach its module by the fewest imports, and those
-that survive may fall to others. Mutants are made in a copy of the checkout.
+them. It meets every test file that runs its statement, the quickest first; a failure kills it. A first run of all
+tests shows which files these are: there a mark stands before the statement of every mutant. Compiled code takes no
+marks: its mutants meet every file that simulates. All this happens in copies of the checkout.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import json
+import math
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
-
-from house import PACKAGES, modules
 
 ROOT = Path(__file__).resolve().parents[1]
 OTHER: dict[type[ast.AST], type[ast.AST]] = {
@@ -44,18 +41,34 @@ LONGEST = 120.0
 """Time that each test file may take before the mutant counts as killed by a loop without end [s]."""
 GROUPS = (4, 13, 41)
 """Ends of the groups of test files that a mutant meets in one process each, the quickest first; then come the rest."""
-SIMULATOR = "costmodel/simulator/"
 LAST = "tests/test_cli.py"
-"""The tests that a mutant meets whose statement no test file runs."""
-Lines = dict[str, dict[str, list[int]]]
-"""First lines of the statements that a test file runs, by test file, the quickest first, and by module."""
+"""The tests that a mutant meets whose statement no test runs."""
+LOOP = "costmodel/simulator/run.py", "simulate"
+"""The function that starts the compiled loop, and its file."""
+COMPILED = {"compiled", "entry"}
+"""Decorators of functions that are compiled."""
+MARKS = '''"""Which test files run the statement of which mutant: lines of marks.txt."""
+
+import os
+from pathlib import Path
+
+SEEN = set()
+
+
+def mark(number: int) -> None:
+    line = f"{number} {os.environ.get('PYTEST_CURRENT_TEST', '').partition('::')[0]}\\n"
+    if line not in SEEN:
+        SEEN.add(line)
+        with Path(__file__).with_suffix(".txt").open("a") as marks:
+            marks.write(line)
+'''
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """A change: the place of its node in the walk of the file's tree, and what it does there, in words.
+    """A change: the places of its node and of that node's statement in the walk of the file's tree, and its words.
 
-    statement: line on which the statement of the node begins.
+    statement: -1 where the function is compiled.
     """
 
     path: Path
@@ -89,8 +102,9 @@ def mutate(node: ast.AST) -> str:
 def mutants_of(path: Path) -> Iterator[Mutant]:
     """Every mutant of a file: nodes inside functions, without annotations, defaults and decorators."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
+    places = {id(node): place for place, node in enumerate(ast.walk(tree))}
     begin = {
-        id(inner): statement.lineno
+        id(inner): -1 if COMPILED & {ast.unparse(name) for name in function.decorator_list} else places[id(statement)]
         for function in ast.walk(tree)
         if isinstance(function, ast.FunctionDef)
         for top in function.body
@@ -117,77 +131,69 @@ def files_of(room: Path) -> list[Path]:
     return [room] if room.is_file() else sorted(room.rglob("*.py"))
 
 
-def lines_run(checkout: Path) -> Lines:
-    """Run every test file under `coverage`. Each runs in a process of its own, as it does in parallel."""
-    seconds, lines = {}, {}
-    for test in sorted(checkout.glob("tests/test_*.py")):
-        name, data = str(test.relative_to(checkout)), checkout / ".lines"
-        start = time.perf_counter()
-        pytest(checkout, [name], "-m", "coverage", "run", f"--data-file={data}")
-        seconds[name] = time.perf_counter() - start
-        out = checkout / ".lines.json"
-        report = [sys.executable, "-m", "coverage", "json", f"--data-file={data}", "-q", "-o", str(out)]
-        subprocess.run(report, check=True, cwd=checkout, capture_output=True)
-        files = json.loads(out.read_text())["files"]
-        lines[name] = {path: file["executed_lines"] for path, file in files.items() if file["executed_lines"]}
-        print(f"{name}: {seconds[name]:.0f} s", file=sys.stderr)
-    return {name: lines[name] for name in sorted(lines, key=seconds.__getitem__)}
+def marked(path: Path, marks: dict[int, int]) -> str:
+    """The file's text with marks before statements, by the place of the statement."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    numbers = {id(node): marks[place] for place, node in enumerate(ast.walk(tree)) if place in marks}
+    for node in list(ast.walk(tree)):
+        for block in (getattr(node, name, None) for name in ("body", "orelse", "finalbody")):
+            for statement in [item for item in block if id(item) in numbers] if isinstance(block, list) else ():
+                call = ast.parse(f"__import__('marks').mark({numbers[id(statement)]})").body
+                block[block.index(statement) : block.index(statement)] = call
+    return ast.unparse(ast.fix_missing_locations(tree))
 
 
-def nearest(count: int) -> dict[str, list[str]]:
-    """The test files that reach each module by the fewest imports, the smaller first of those as near."""
-    house = {module.name: module for module in modules(ROOT, (*PACKAGES, "tests", "benchmarks"))}
-    imports = {name: module.imports(set(house)) for name, module in house.items()}
-    places = {name: str(module.path.relative_to(ROOT)) for name, module in house.items()}
-    near: dict[str, list[tuple[int, int, str]]] = {place: [] for place in places.values()}
-    for test in (name for name in house if name.startswith("tests.test_")):
-        steps, front = {test: 0}, [test]
-        for name in front:  # grows while it is walked through
-            new = sorted(imports[name] - steps.keys())
-            steps |= dict.fromkeys(new, steps[name] + 1)
-            front += new
-        for name, number in steps.items():
-            near[places[name]].append((number, len(house[test].text), places[test]))
-    return {place: [test for *_, test in sorted(tests)[:count]] for place, tests in near.items()}
+def tests_of(drawn: Sequence[Mutant], checkout: Path, processes: int) -> tuple[list[list[str]], dict[str, float]]:
+    """The test files that run the statement of each mutant, the quickest first, and how long each takes [s]."""
+    marks: dict[Path, dict[int, int]] = defaultdict(dict)
+    number_of: dict[tuple[Path, int], int] = {}
+    for mutant in drawn:
+        key = (mutant.path, mutant.statement)
+        marks[mutant.path][mutant.statement] = number_of.setdefault(key, len(number_of))
+    loop = ast.parse((ROOT / LOOP[0]).read_text(encoding="utf-8"))
+    start = next(node for node in loop.body if isinstance(node, ast.FunctionDef) and node.name == LOOP[1]).body[-1]
+    place = next(place for place, node in enumerate(ast.walk(loop)) if node is start)
+    simulates = marks[ROOT / LOOP[0]].setdefault(place, len(number_of))
+    for path, places in marks.items():
+        (checkout / path.relative_to(ROOT)).write_text(marked(path, places), encoding="utf-8")
+    (checkout / "marks.py").write_text(MARKS, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(processes), "--durations=0"]
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    done = subprocess.run([*command, "-vv"], check=False, cwd=checkout, env=environment, capture_output=True, text=True)
+    print(done.stdout.splitlines()[-1], flush=True)
+    seconds: dict[str, float] = defaultdict(float)
+    for time_taken, name in re.findall(r"^([0-9.]+)s (?:call|setup|teardown) +([^:\s]+)", done.stdout, re.MULTILINE):
+        seconds[name] += float(time_taken)
+    runs: dict[int, set[str]] = defaultdict(set)
+    for line in (checkout / "marks.txt").read_text().splitlines():
+        number, _, test = line.partition(" ")
+        runs[int(number)] |= {test} & seconds.keys()
+    for path in marks:
+        shutil.copy(path, checkout / path.relative_to(ROOT))
+    numbers = [simulates if mutant.statement < 0 else number_of[mutant.path, mutant.statement] for mutant in drawn]
+    return [sorted(runs[number], key=seconds.__getitem__) or [LAST] for number in numbers], seconds
 
 
-def pytest(checkout: Path, tests: Sequence[str], *runner: str) -> str:
+def pytest(checkout: Path, tests: Sequence[str]) -> str:
     """The first test that fails in a checkout, all files in one process; empty where all pass."""
-    command = [sys.executable, *runner, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", "0", *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", "0", *tests]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     limit = LONGEST * (1 + len(tests))
     try:
         done = subprocess.run(command, check=False, cwd=checkout, env=environment, capture_output=True, timeout=limit)
     except subprocess.TimeoutExpired:
         return "no end"
-    if done.returncode in (0, 5):  # 5: a module without doctests
+    if done.returncode == 0:
         return ""
     return next((line for line in done.stdout.decode().splitlines() if line.startswith(("FAILED", "ERROR"))), "ERROR")
-
-
-def simulates(files: dict[str, list[int]]) -> bool:
-    """Whether a test file that runs these lines starts the compiled loop."""
-    tree = ast.parse((ROOT / SIMULATOR / "run.py").read_text(encoding="utf-8"))
-    function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "simulate")
-    return not {statement.lineno for statement in function.body[1:]}.isdisjoint(files.get(f"{SIMULATOR}run.py", ()))
-
-
-def tests_of(mutant: Mutant, lines: Lines) -> list[str]:
-    """The test files that a mutant meets, the quickest first."""
-    path = str(mutant.path.relative_to(ROOT))
-    tests = [test for test, files in lines.items() if mutant.statement in files.get(path, ())]
-    if not tests and path.startswith(SIMULATOR):
-        tests = [test for test, files in lines.items() if simulates(files)]
-    return tests or [LAST]
 
 
 def killer(mutant: Mutant, checkout: Path, tests: Sequence[str]) -> str:
     """The first test that fails in a checkout that has the change; empty where it survives."""
     path = mutant.path.relative_to(ROOT)
-    met = [str(path), *tests]  # its doctests first
     (checkout / path).write_text(mutated(mutant), encoding="utf-8")
     try:
-        groups = (met[begin:end] for begin, end in pairwise((0, *GROUPS, len(met))) if begin < len(met))
+        groups = (tests[begin:end] for begin, end in pairwise((0, *GROUPS, len(tests))) if begin < len(tests))
         return next(filter(None, (pytest(checkout, group) for group in groups)), "")
     finally:
         shutil.copy(mutant.path, checkout / path)
@@ -199,8 +205,7 @@ def main() -> None:
     parser.add_argument("--rooms", nargs="+", default=["costmodel", "optimizer"], help="packages, folders or modules")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--lines", type=Path, help="JSON of the lines that each test file runs; made where missing")
-    parser.add_argument("--nearest", type=int, help="test files that each mutant meets, without measuring lines")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of tests that each mutant meets at most")
     flags = parser.parse_args()
     files = [path for room in flags.rooms for path in files_of(ROOT / room)]
     drawn = random.Random(flags.seed).sample([mutant for path in files for mutant in mutants_of(path)], flags.count)
@@ -211,20 +216,14 @@ def main() -> None:
             checkout = Path(folder) / str(number)
             shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".git", ".venv", "site", "*.nbi", "*.nbc"))
             checkouts.append(checkout)
-        if flags.nearest:
-            near = nearest(flags.nearest)
-            tests = [near[str(mutant.path.relative_to(ROOT))] or [LAST] for mutant in drawn]
-        else:
-            stored = flags.lines and flags.lines.exists()
-            lines = json.loads(flags.lines.read_text()) if stored else lines_run(checkouts[0])
-            if flags.lines and not stored:
-                flags.lines.write_text(json.dumps(lines))
-            tests = [tests_of(mutant, lines) for mutant in drawn]
+        tests, seconds = tests_of(drawn, checkouts[0], flags.processes)
 
         def survivors(number: int) -> list[Mutant]:
             alive = []
             for mutant, met in list(zip(drawn, tests, strict=True))[number :: flags.processes]:
-                test = killer(mutant, checkouts[number], met)
+                total = accumulate(seconds[test] for test in met)
+                affordable = [test for test, spent in zip(met, total, strict=True) if spent <= flags.seconds]
+                test = killer(mutant, checkouts[number], affordable or met[:1])
                 alive += [mutant] * (not test)
                 print(f"{mutant.path.relative_to(ROOT)}:{mutant.line} {mutant.words}: {test or 'SURVIVED'}", flush=True)
             return alive

@@ -23,22 +23,17 @@ ROOT = Path(__file__).resolve().parent.parent
 LONGEST = (
     "test_doc_samples",
     "test_deploy_check",
-    "test_cli",
-    "test_deploy_engines",
     "test_deploy_files",
+    "test_deploy_engines",
+    "test_cli",
+    "test_prefix_cache",
     "test_calibrate",
-    "test_queues_decode",
-    "test_judge",
-    "test_optimize",
     "test_whatif_cli",
-    "test_monotonicity",
-    "test_whatif_simulated",
-    "test_whatif_answers",
-    "test_mixed",
-    "test_evaluate_fleet",
-    "test_evaluate",
 )
-"""Files that take longest, the longest first: they come first, so that no worker is left with one at the end."""
+"""Files that take longest: they come first, so that no worker is left with one at the end.
+
+The first two workers begin with one that simulates and one that does not: on a new machine only the former compiles.
+"""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

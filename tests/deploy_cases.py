@@ -131,6 +131,10 @@ def _pool(case: Case, name: str, ask: Ask) -> dict[str, Any]:
     }
 
 
+DEGREES = {"tensor_parallel": "tp", "pipeline_parallel": "pp", "expert_parallel": "ep", "data_parallel": "dp"}
+"""Keys of a search space, as small as the engines of a plan allow, and fields of a case."""
+
+
 def _inputs(pools: tuple[Case, ...], ask: Ask) -> dict[str, Any]:
     model: dict[str, Any] = {"name": ask.model, "weight_dtype": ask.weight_dtype, "kv_dtype": ask.kv_dtype}
     if ask.draft:
@@ -152,6 +156,7 @@ def _inputs(pools: tuple[Case, ...], ask: Ask) -> dict[str, Any]:
         "slo": {"name": "default", "ttft": "2s", "tpot": "50ms", "attainment": 0.9},
         "accelerators": sorted({case.gpu for case in pools}),
         "engine": ask.engine,
+        "search": {name: sorted({1, *(getattr(case, short) for case in pools)}) for name, short in DEGREES.items()},
         **(
             {"kv_cache_tier": {"capacity_per_gpu": ask.tier, "bandwidth": "50GB/s", "shared": ask.shared}}
             if ask.tier

@@ -109,4 +109,4 @@ def random_fleet(seed: int, policy: Policy, disaggregated: bool, *, paged: bool 
 
 
 def colocated(policy: Policy, steps: StepModel = STEPS, limits: Limits | None = None, **pool: object) -> SimulatedFleet:
-    return (SimulatedPool(Role.COLOCATED, steps, policy, limits or Limits(), **pool),)  # type: ignore[arg-type]
+    return (SimulatedPool(Role.COLOCATED, steps, policy, limits or Limits(), **pool),)

@@ -43,7 +43,6 @@ def test_the_requests_of_the_proof_meet_the_other_router() -> None:
     winner = bench.verdict(colocated(instance, 3))
     assert winner.held
     other = by_requests(bench, winner)
-    assert other is not None
     assert {one.router for one in other.judgement.engines} == {Router.LEAST_LOADED}
     for mine, theirs in zip(other.judgement.runs, winner.judgement.runs, strict=True):
         assert mine.demand is theirs.demand
@@ -76,7 +75,6 @@ def test_pools_told_apart_are_served_by_a_router_that_counts_requests() -> None:
 def simulated(plan: Plan, counted: JudgedFleet | None) -> Plan:
     """The plan with some simulation, which says this of a least-requests router."""
     shown = with_simulation(load("disaggregated")).simulation
-    assert shown is not None
     return plan.model_copy(update={"simulation": shown.model_copy(update={"behind_least_requests": counted})})
 
 

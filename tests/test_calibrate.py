@@ -19,7 +19,6 @@ from pdplan.console import Console
 from search_spaces.benchmark_results import Tool
 from search_spaces.calibration import Calibration, Setup, calibrate, measured, predictor
 from search_spaces.catalog import load_catalog
-from search_spaces.measured_engines import MeasuredDeployment
 from search_spaces.measurements import Latency, MeasuredRun, Workers
 from search_spaces.models import load_model
 
@@ -41,7 +40,7 @@ def run_at(isl: float, osl: float, load: float, **changes: object) -> MeasuredRu
         request_rate=math.inf,
         prompts=int(10 * load),
     )
-    return replace(run, **changes)  # type: ignore[arg-type]
+    return replace(run, **changes)
 
 
 def synthetic(
@@ -77,14 +76,8 @@ def test_scales_of_a_slower_machine_are_found(slower: Calibration) -> None:
 # What physics forbids
 
 
-def deployment_of(run: MeasuredRun) -> MeasuredDeployment:
-    deployment = measured([run], SETUP)[0][0].deployment
-    assert deployment is not None
-    return deployment
-
-
 def test_least_tpot_is_weights_over_bandwidth() -> None:
-    row = deployment_of(run_at(128, 64, 1.0))
+    row = measured([run_at(128, 64, 1.0)], SETUP)[0][0].deployment
     config, model = row.prefill, row.model
     embedding = model.vocab * model.hidden * 2.0  # looked up, not read
     weights = weight_bytes_per_gpu(model, config) - embedding
@@ -92,7 +85,7 @@ def test_least_tpot_is_weights_over_bandwidth() -> None:
 
 
 def test_least_ttft_is_flop_over_peak() -> None:
-    row = deployment_of(run_at(2048, 64, 1.0))
+    row = measured([run_at(2048, 64, 1.0)], SETUP)[0][0].deployment
     config, model = row.prefill, row.model
     flop = 2.0 * 7.5e9 * 2048  # parameters of the layers; the head runs once
     assert least_ttft(model, config, 2048) == pytest.approx(flop / config.accelerator.peak_flops["bf16"], rel=0.1)

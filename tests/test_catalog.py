@@ -84,11 +84,8 @@ def test_a_new_accelerator_may_be_like_another(tmp_path: Path) -> None:
     assert found.source.startswith("date, scale_up from gpus.yaml; else as H100: ")
     assert catalog.accelerator("H100-SXM") is model
     for pair, figures in found.efficiency.items():
-        assert (figures.compute, figures.memory, figures.launch) == (
-            model.efficiency[pair].compute,
-            model.efficiency[pair].memory,
-            model.efficiency[pair].launch,
-        )
+        for name in ("compute", "memory", "launch"):
+            assert getattr(figures, name) == getattr(model.efficiency[pair], name)
         assert figures.origin is Origin.ASSUMED
 
 
@@ -100,7 +97,7 @@ def test_a_price_of_ones_own_wins_on_every_basis(tmp_path: Path) -> None:
     catalog = load_catalog(overlay(tmp_path, text))
     for name, price in (("H100", 2.1), ("MyCard", 3.0)):
         found = catalog.accelerator(name)
-        assert {found.price_on(basis).usd_per_hour for basis in (None, *PriceBasis)} == {price}  # type: ignore[union-attr]
+        assert {found.price_on(basis).usd_per_hour for basis in (None, *PriceBasis)} == {price}
         assert (found.price.origin, found.price.remark(name)) == (Origin.STATED, "")
 
 
@@ -157,23 +154,19 @@ def figures(compute: float, origin: str = "fitted", **more: Any) -> dict[str, An
     return {"compute": compute, "memory": 0.5, "launch_us": 2, "origin": origin, "source": f"data {compute}", **more}
 
 
-def efficiency_table(**entries: Any) -> dict[str, Any]:
-    default = {kernel_class: {"bf16": figures(0.1, "assumed")} for kernel_class in KERNEL_CLASSES}
-    return {"default": default, **entries}
-
-
 def completed(entries: dict[str, Any], name: str, dtype: str) -> KernelEfficiency:
     return parse_efficiency(entries, {}).complete(name)["gemm", dtype]
 
 
 def test_efficiency_is_own_then_wider_then_relative_then_default() -> None:
-    entries = efficiency_table(
-        Own={"gemm": {"bf16": figures(0.8, error=0.07), "fp8": figures(0.7, error=0.09)}, "like": "Kin"},
-        Wide={"gemm": {"bf16": figures(0.6)}},
-        Kin={"gemm": {"fp8": figures(0.5, error=0.01)}},
-        Grandchild={"like": "Child"},
-        Child={"like": "Kin"},
-    )
+    entries = {
+        "default": {kernel_class: {"bf16": figures(0.1, "assumed")} for kernel_class in KERNEL_CLASSES},
+        "Own": {"gemm": {"bf16": figures(0.8, error=0.07), "fp8": figures(0.7, error=0.09)}, "like": "Kin"},
+        "Wide": {"gemm": {"bf16": figures(0.6)}},
+        "Kin": {"gemm": {"fp8": figures(0.5, error=0.01)}},
+        "Grandchild": {"like": "Child"},
+        "Child": {"like": "Kin"},
+    }
     own = completed(entries, "Own", "fp8")
     assert (own.compute, own.origin, own.error) == (0.7, Origin.FITTED, 0.09)
     assert own.launch == pytest.approx(2e-6)
@@ -193,8 +186,6 @@ def test_efficiency_is_own_then_wider_then_relative_then_default() -> None:
 @pytest.fixture(scope="module")
 def make_prices(root: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location("make_prices", root / "benchmarks" / "make_prices.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["make_prices"] = module
     spec.loader.exec_module(module)

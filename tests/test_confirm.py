@@ -124,7 +124,6 @@ def test_only_what_costs_less_than_the_plan_is_confirmed_after_it() -> None:
         bench = Bench(instance, 1, run_length(instance, 1.0))
         plan = Verdict(fleet.resized([3]), cost, judgement(0.95, 0.92, 1.0), True, confirmation=4)
         winner = Loop(bench, [fleet]).confirmed(Effort(Level.STANDARD, Brake()), plan).winner
-        assert winner is not None
         assert winner.confirmation == number
 
 
@@ -180,7 +179,6 @@ def test_a_fleet_with_two_lives_looks_well_until_its_memory_fills(seed: int) -> 
     judged = judge_runs(instance, engines(6000), [alone])
     assert judged.proven
     assert fullest(engines(6000), [alone]) > 0.9
-    assert after is not None
     assert after.classes[0].attainment_high < 0.9
 
 
@@ -192,11 +190,11 @@ def test_a_crowd_that_still_drains_gets_a_run_twice_as_long(
     portion, sizes = Slice(instance, planned, engines(6000), 1, 1.0, 100, 7), list[int]()
     ends = [None if growth is None else judgement(0.5, 0.4, 0.6, growth=growth) for growth in growths]
 
-    def late(_: Instance, __: SimulatedFleet, run: Run) -> Judgement | None:
+    def lasting(_instance: Instance, _engines: SimulatedFleet, run: Run) -> Judgement | None:
         sizes.append(run.demand.trace.size)
         return ends[len(sizes) - 1]
 
-    monkeypatch.setattr(benches, "lasting", late)
+    monkeypatch.setattr(benches, "lasting", lasting)
     assert portion.stays_behind(portion.runs(1000, 0, 1), 0) is ends[-1]
     assert sizes == [sizes[0] * 2**number for number in range(doublings + 1)]
 

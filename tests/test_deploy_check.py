@@ -214,7 +214,7 @@ def test_golden_refusals() -> None:
 
 
 @pytest.mark.parametrize("name", [*ENGINES, "dynamo-by-length", "vllm-by-length", "llm-d-ranks"])
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_mutilated_files_are_compared_and_never_crash(name: str, data: st.DataObject) -> None:
     """Leave out a stretch of lines, or change one character: whatever comes of it is a sentence, not a traceback."""

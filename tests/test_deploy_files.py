@@ -98,7 +98,7 @@ def refused(target: str, text: str, label: str, image: str) -> bool:
 
 
 @pytest.mark.parametrize("target", WRITERS)
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(text=STRINGS, label=STRINGS | st.just("MY-H100"), image=STRINGS)
 def test_no_string_is_code(target: str, text: str, label: str, image: str) -> None:
     asked = Options(target, options(target).version, model=text, image=image, labels={"H100": label})

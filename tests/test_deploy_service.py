@@ -31,11 +31,6 @@ def planned(share: float, seed: int) -> PlannedWorkload:
     return PlannedWorkload(isl, osl, shares, request_rate=5.0, prefix_hit_share=share, seed=seed)
 
 
-def rows_of(demand: PlannedWorkload) -> list[dict[str, Any]]:
-    """The rows of a benchmark's trace, whatever their class."""
-    return [row for _, row in drawn_rows(demand)]
-
-
 @pytest.mark.parametrize("works", [True, False])
 def test_the_log_of_the_benchmark_job_is_its_result(works: bool, tmp_path: Path) -> None:
     """The job's script in a shell where aiperf is a stub that says a lot."""
@@ -54,7 +49,7 @@ def test_the_log_of_the_benchmark_job_is_its_result(works: bool, tmp_path: Path)
 @settings(max_examples=30)
 @given(share=st.floats(0.05, 0.8), seed=st.integers(0, 50))
 def test_prefixes_are_shared_as_planned(share: float, seed: int) -> None:
-    rows = rows_of(planned(share, seed))
+    rows = [row for _, row in drawn_rows(planned(share, seed))]
     seen: set[int] = set()
     hits = 0
     for row in rows:
@@ -137,7 +132,6 @@ def test_what_was_measured_stands_beside_what_was_promised(tmp_path: Path, capsy
     assert one["requests"] == 2250
     errors = {row["name"]: row["error"] for row in one["latencies"]}
     promised = PLAN.ttft_s
-    assert promised is not None
     assert errors["TTFT p50"] == pytest.approx(promised.p50 / 0.2 - 1.0)
     assert errors["TTFT p99"] == pytest.approx(promised.p99 / 0.6 - 1.0)
     assert list(errors) == [f"{metric} {name}" for metric in ("TTFT", "TPOT") for name in ("p50", "p90", "p99")]
@@ -147,7 +141,6 @@ def test_an_alternative_is_compared_with_its_own_prediction(tmp_path: Path, caps
     assert run(["optimize", str(tiny(tmp_path)), *QUICK, "-o", str(tmp_path)]) == ExitCode.DONE
     path = tmp_path / "plan.json"
     second = read_plan(path, 2)
-    assert second.ttft_s is not None
     assert second.ttft_s != read_plan(path).ttft_s
     capsys.readouterr()
     against = ["--against", str(result(tmp_path, read_plan(path))), "--plan", str(path), "--alternative", "2"]

@@ -102,11 +102,8 @@ def test_workload_of_the_readme_is_one(tmp_path: Path) -> None:
     path = tmp_path / "workload.yaml"
     path.write_text(yaml_of_readme("name"), "utf-8")
     problem = load_problem(path)
-    assert [(offer.accelerator.name, offer.inventory) for offer in problem.offers] == [
-        ("A100-80", None),
-        ("H100", 32),
-        ("H200", None),
-    ]
+    inventories = {offer.accelerator.name: offer.inventory for offer in problem.offers}
+    assert inventories == {"A100-80": None, "H100": 32, "H200": None}
     assert (problem.workload.request_rate, problem.constraints.budget, problem.offers[1].usd_per_hour) == (10, 100, 2.5)
 
 
@@ -140,7 +137,6 @@ def test_python_of_the_readme_runs(
     (tmp_path / "examples").mkdir()
     tiny(tmp_path / "examples").rename(tmp_path / "examples" / "chat.yaml")
     code = re.search(r"```python\n(.*?)```", README, re.S)
-    assert code is not None
     exec(compile(code.group(1), "README.md", "exec"), {})
     assert re.match(r" +role accelerator .*\n\S+ .* H100 ", capsys.readouterr().out)
 

@@ -13,7 +13,7 @@ import pytest
 from optimizer.loads import effort as deadlines
 from optimizer.loads.effort import Brake, Level
 from optimizer.plans.plan import Plan, parse_plan
-from optimizer.plans.records import SafeFleet, SafeStatus
+from optimizer.plans.records import SafeStatus
 from optimizer.recommend.optimize import OUT_OF_TIME, UNPROVEN, optimize
 from pdplan.files import numbered
 from reports.alternatives import distinct_alternatives
@@ -127,16 +127,10 @@ def planned(rate: float = 30.0, inventory: int | None = None) -> Plan:
     return optimize(posed(rate, offers=(offer(inventory=inventory),)))
 
 
-def safe_of(plan: Plan) -> SafeFleet:
-    assert plan.safe is not None
-    return plan.safe
-
-
 def test_a_plan_that_misses_when_gpus_are_slow_names_the_fleet_that_survives() -> None:
     plan = planned()
-    safe, cost = safe_of(plan), plan.cost_usd_per_hour or 0.0
+    safe, cost = plan.safe, plan.cost_usd_per_hour or 0.0
     assert safe.status is SafeStatus.OTHER
-    assert safe.cost_usd_per_hour is not None
     assert safe.cost_usd_per_hour == pytest.approx(sum(pool.usd_per_hour or 0.0 for pool in safe.pools))
     assert (safe.attainment or 0.0) >= 0.95
     more = safe.cost_usd_per_hour / cost - 1.0
@@ -152,7 +146,7 @@ def test_that_fleet_is_an_alternative_with_its_simulated_figures_at_expected_spe
     short_runs: None, tmp_path: Path
 ) -> None:
     plan = optimize(load_problem(tiny(tmp_path), {"workload.request_rate": "16/s"}))
-    safe = safe_of(plan)
+    safe = plan.safe
     rows = distinct_alternatives(plan)
     number = next(number for number, row in enumerate(rows, 1) if row.kind == "safe")
     row = rows[number - 1]
@@ -169,7 +163,7 @@ def test_that_fleet_is_an_alternative_with_its_simulated_figures_at_expected_spe
 
 @pytest.mark.parametrize("level", [Level.QUICK, Level.STANDARD])
 def test_it_costs_what_a_plan_at_that_confidence_costs(level: Level) -> None:
-    safe = safe_of(planned() if level is Level.STANDARD else optimize(posed(), level=level))
+    safe = (planned() if level is Level.STANDARD else optimize(posed(), level=level)).safe
     slow = optimize(posed(confidence=0.9), level=level, extras=False)
     assert safe.cost_usd_per_hour == pytest.approx(slow.cost_usd_per_hour)
     assert safe.sentence.endswith(", by formula.") == (level is Level.QUICK)

@@ -63,34 +63,20 @@ def test_a_gpu_that_is_better_in_every_figure_is_no_slower(chain: str, name: str
         assert (seconds[1:] <= 1.05 * seconds[:-1]).all(), dict(zip(chain.split(), seconds, strict=True))
 
 
-def test_a_prefill_engine_only_prefills() -> None:
-    found = of(Role.PREFILL)
-    assert found.decode is None
-    assert found.batch is None
-    assert found.prefill is not None
-    assert found.requests_per_second == pytest.approx(1 / found.prefill.time)
-    assert found.binds == found.prefill.bound_by == "compute"
-    assert found.max_batch == of(Role.PREFILL, osl=1).max_batch  # it holds prompts, however long the answers
-
-
-def test_a_decode_engine_only_decodes_all_tokens_but_the_first() -> None:
-    found = of(Role.DECODE, batch=50)
-    assert found.prefill is None
-    assert found.decode is not None
-    assert found.requests_per_second == pytest.approx(50 / (200 * found.decode.time))
-
-
-def test_a_colocated_engine_pays_both() -> None:
-    found = of(Role.COLOCATED, batch=50)
-    assert found.prefill is not None
-    assert found.decode is not None
-    assert 1 / found.requests_per_second == pytest.approx(found.prefill.time + 200 * found.decode.time / 50)
+def test_a_role_does_its_own_stage_and_a_colocated_engine_pays_both() -> None:
+    """Decodes make all tokens but the first; a prefill engine holds prompts, however long the answers."""
+    prefill, decode, both = of(Role.PREFILL), of(Role.DECODE, batch=50), of(Role.COLOCATED, batch=50)
+    assert (prefill.decode, prefill.batch, decode.prefill) == (None, None, None)
+    assert prefill.requests_per_second == pytest.approx(1 / prefill.prefill.time)
+    assert prefill.binds == prefill.prefill.bound_by == "compute"
+    assert prefill.max_batch == of(Role.PREFILL, osl=1).max_batch
+    assert decode.requests_per_second == pytest.approx(50 / (200 * decode.decode.time))
+    assert 1 / both.requests_per_second == pytest.approx(both.prefill.time + 200 * both.decode.time / 50)
 
 
 def test_stages_share_prompts() -> None:
     """Prompts leave at stages / latency."""
     found = estimate(llama_8b(), toy_config(role=Role.PREFILL, pipeline=2), OVERHEAD, 1000, 200)
-    assert found.prefill is not None
     assert found.requests_per_second == pytest.approx(2.0 / found.prefill.time)
 
 
@@ -100,7 +86,6 @@ def test_data_ranks_step_together() -> None:
     config = toy_config(roomy, role=Role.PREFILL, data=8, expert=8, max_num_batched_tokens=8 * 4096)
     found = estimate(deepseek_v3(), config, OVERHEAD, 4096, 200)
     step = step_time_one(deepseek_v3(), config, OVERHEAD, StepLoad.prefill(4096, 8)).total[0, 0]
-    assert found.prefill is not None
     assert step > 1.5 * found.prefill.time
     assert found.requests_per_second == pytest.approx(8.0 / step)
     chunked = replace(config, max_num_batched_tokens=8 * 1024)

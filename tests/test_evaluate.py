@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Parallelism, Role
-from costmodel.queues.decode import Steps
 from costmodel.queues.prefill import Prompts, prompt_wait
 from costmodel.queues.steady_state import ClosedLoad, EngineTimes, Prompt, WorkerPools, closed_loop
 from costmodel.step import StepLoad, step_time_one
 from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.pool import PoolState, pool_state
+from optimizer.fleets.pool import pool_state
 from optimizer.fleets.purchase import prefill_seqs
 from optimizer.loads.instance import COLOCATED, PREFILL, Instance, make_instance
 from optimizer.search.mixtures import leanest
@@ -136,7 +135,6 @@ class TestByHand:
         assert float(shared[0]) < float(alone[0])
         full = float(shared[0]) * tables.chunks[-1] / 1000.0
         expected = prompt_wait(Prompts(np.array([8.0]), alone, shared, full, 1.0, 1.0))
-        assert state.wait is not None
         assert state.wait.chance == pytest.approx(expected.chance)
         np.testing.assert_allclose(state.wait.late, expected.late)
         np.testing.assert_allclose(state.latency, alone)
@@ -153,7 +151,6 @@ class TestByHand:
         moved = float(tables.kv_transferred[0, 0]) / float(tables.link[0])
         kv = 1000 * 2 * 32 * 8 * 128 * 2  # of Llama-3.1-8B
         assert moved == pytest.approx(kv / (0.92 * 50e9))  # over a 400 Gbit/s card
-        assert decode.steps is not None
         running = 1.0 - math.exp(-decode.running)
         loading = decode.steps.quiet
         fixed = 0.0173 + 0.0786  # of vLLM: arrival and hand-over
@@ -239,11 +236,6 @@ def fleet(instance: Instance, split: Parallelism, replicas: int = 1) -> Fleet:
     return Fleet((pool(instance, "one", Role.COLOCATED, replicas, split=split, seqs=5),))
 
 
-def steps_of(state: PoolState) -> Steps:
-    assert state.steps is not None
-    return state.steps
-
-
 def alone(instance: Instance, split: Parallelism) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """The cost model's step of one request of each flow at its mean context [s]."""
     given_ = instance.problem
@@ -270,11 +262,11 @@ def test_each_request_reads_its_own_cache_and_not_the_mean_one(split: Parallelis
     instance = contexts(1000.0, 100_000.0)
     short, long = alone(instance, split)
     assert long > 1.15 * short
-    steps = steps_of(pool_state(instance, fleet(instance, split).pools[0], 1.0))
+    steps = pool_state(instance, fleet(instance, split).pools[0], 1.0).steps
     np.testing.assert_allclose(steps.quiet + steps.time.own, [short, long], rtol=0.002)
     assert float(evaluate(instance, fleet(instance, split)).tpot[-1, 1]) == pytest.approx(float(long), rel=0.002)
     if split == Parallelism():
-        decode = steps_of(pool_state(instance, pool(instance, "decode", Role.DECODE, 1, seqs=5), 1.0))
+        decode = pool_state(instance, pool(instance, "decode", Role.DECODE, 1, seqs=5), 1.0).steps
         np.testing.assert_allclose(decode.quiet + decode.time.own, [short, long], rtol=0.002)
 
 
@@ -294,7 +286,7 @@ def test_half_are_late_where_the_mean_quiet_step_is(
     instance = contexts(*isl, burstiness=burstiness, seqs=tuple(least * 2**k for k in range(6)))
     pools = [fleet(instance, split, replicas).pools[0], pool(instance, "decode", Role.DECODE, replicas, seqs=5)]
     for engines in pools:
-        steps = steps_of(pool_state(instance, engines, 10.0 ** (log_rate + 4.0)))
+        steps = pool_state(instance, engines, 10.0 ** (log_rate + 4.0)).steps
         assert (np.broadcast_to(steps.time.own, len(isl)) >= 0.0).all()
         assert (steps.calm_exceeds(np.full(len(isl), steps.quiet * (1.0 - 1e-9))) >= LATE_BY_STEPS).all()
 
@@ -367,14 +359,6 @@ SPACE = SearchSpace(
 )
 
 
-def unit(*buckets: tuple[float, float, float], rate: float = 10.0) -> Instance:
-    return instance_of(problem(workload=workload(rate, buckets), space=SPACE))
-
-
-def stages(instance: Instance, number: int) -> int:
-    return next(k for k, one in enumerate(instance.tables.shapes) if one.parallelism.pipeline == number)
-
-
 @pytest.mark.parametrize(
     ("buckets", "single", "piped"),
     [
@@ -389,8 +373,9 @@ def stages(instance: Instance, number: int) -> int:
 def test_prompts_that_fill_a_step_have_seats(
     buckets: tuple[tuple[float, float, float], ...], single: int, piped: int
 ) -> None:
-    instance = unit(*buckets)
-    found = [SEQS[prefill_seqs(instance, stages(instance, number), -1)] for number in (1, 4)]
+    instance = instance_of(problem(workload=workload(10.0, buckets), space=SPACE))
+    shapes = {shape.parallelism.pipeline: number for number, shape in enumerate(instance.tables.shapes)}
+    found = [SEQS[prefill_seqs(instance, shapes[stages], -1)] for stages in (1, 4)]
     assert found == [single, piped]
 
 

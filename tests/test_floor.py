@@ -95,6 +95,7 @@ def _work(instance: Instance, one: EngineSettings, tau: float) -> np.ndarray[tup
     return np.concatenate([work, sending_work(instance, one)[:, None]], axis=1)
 
 
+@settings(max_examples=40)
 @given(fleets())
 def test_no_pool_that_is_accepted_does_less_or_makes_fewer_late(case: tuple[Instance, FleetSearch, Fleet]) -> None:
     instance, known, fleet = case
@@ -138,17 +139,13 @@ def test_no_fleet_that_holds_costs_less_than_the_floor(case: tuple[Instance, Fle
     instance, known, fleet = case
     if still_holds(instance, fleet):
         floor = least_cost(known.instance, known.settings)
-        assert floor is not None
         assert fleet_cost(instance, fleet) >= floor * (1.0 - 1e-6)
 
 
-def test_the_bound_is_the_cheapest_of_one_pool_or_two() -> None:
+def test_the_bound_is_the_cheapest_of_one_pool_or_two_and_below_these_the_floor() -> None:
     assert proof_of_cost(10.0, 6.0, 10.0) == Proof(Status.OPTIMAL, 10.0, 0.0, 6.0, 10.0)
     assert proof_of_cost(10.0, 6.0, 12.5) == Proof(Status.FEASIBLE, 10.0, 1.0 - 10.0 / 12.5, 6.0, 10.0)
     assert proof_of_cost(10.0, None, 10.0) == Proof(Status.OPTIMAL, 10.0, 0.0, None, 10.0)
-
-
-def test_of_one_cheaper_than_all_of_these_it_is_the_floor() -> None:
     assert proof_of_cost(10.0, 6.0, 8.0) == Proof(Status.FEASIBLE, 6.0, 0.25, 6.0, 10.0)
     assert proof_of_cost(None, 6.0, 8.0) == Proof(Status.FEASIBLE, 6.0, 0.25, 6.0, None)
     assert proof_of_cost(10.0, 8.0, 8.0) == Proof(Status.OPTIMAL, 8.0, 0.0, 8.0, 10.0)
@@ -168,7 +165,6 @@ def test_one_below_the_floor_is_a_contradiction_that_is_never_called_optimal() -
 def test_rounding_is_no_contradiction_and_leaves_no_negative_gap(floor: float, off: float) -> None:
     found = proof_of_cost(floor, floor, floor * (1.0 + off))
     assert found.status is Status.OPTIMAL
-    assert found.gap is not None
     assert found.gap >= 0.0
     assert bound_for(floor, floor * (1.0 + off)) is not None
 

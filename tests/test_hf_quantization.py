@@ -18,7 +18,6 @@ from search_spaces.models import architecture_text, load_model
 from tests.test_huggingface import MOE
 from tests.toy import TINY
 
-FLOAT = {"dynamic": False, "num_bits": 8, "type": "float"}
 CASES = yaml.safe_load((Path(__file__).parent / "quantizations.yaml").read_text("utf-8"))
 
 
@@ -87,29 +86,13 @@ def test_groups_of_several_formats_each_keep_their_own(heads_first: bool) -> Non
     assert model.weight_scale == WeightScale(1, 16, 1.0)
 
 
-TAGS = [
-    f"{block}.{name}_proj" for block in ("mlp", "mlp.experts", "mlp.shared_experts") for name in ("gate", "up", "down")
-]
-TAGS += [f"self_attn.{name}" for name in ("q_a_proj", "q_b_proj", "kv_b_proj", "o_proj")]
-
-
-@pytest.mark.parametrize(
-    ("quantization", "dtype"),
-    [
-        ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "int3"),
-        ({"quant_method": "gptq", "bits": 3, "group_size": 128, "sym": False}, "int3"),
-        ({"quant_method": "hqq", "quant_config": {tag: {"weight_quant_params": {"nbits": 2}} for tag in TAGS}}, "int2"),
-        ({"quant_method": "quanto", "weights": "int2"}, "int2"),
-    ],
-)
-def test_fewer_bits_than_any_unit_computes_are_stored_so(quantization: dict[str, Any], dtype: str) -> None:
-    model = parse_config({**MOE, "quantization_config": quantization}, "test")
-    assert {
-        model.part_dtype(part, model.native_weight_dtype) for part in (Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS)
-    } == {dtype}
-    assert model.weight_bytes("int4") < parse_config(
-        {**MOE, "quantization_config": {"quant_method": "gptq", "bits": 4}}, "test"
-    ).weight_bytes("int4")
+@pytest.mark.parametrize("row", CASES["few_bits"])
+def test_fewer_bits_than_any_unit_computes_are_stored_so(row: dict[str, Any]) -> None:
+    model = parse_config({**MOE, "quantization_config": row["quantization"]}, "test")
+    parts = (Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS)
+    assert {model.part_dtype(part, model.native_weight_dtype) for part in parts} == {row["dtype"]}
+    four = parse_config({**MOE, "quantization_config": {"quant_method": "gptq", "bits": 4}}, "test")
+    assert model.weight_bytes("int4") < four.weight_bytes("int4")
 
 
 def test_formats_that_reach_no_module_are_refused() -> None:
@@ -130,30 +113,12 @@ def test_a_method_reads_its_own_word_and_no_other() -> None:
     assert parse_config({**MOE, "quantization_config": both}, "test").native_weight_dtype == "fp8"
 
 
-@pytest.mark.parametrize(
-    ("quantization", "part", "size"),
-    [
-        (
-            {"quant_method": "awq", "bits": 4, "zero_point": False, "modules_to_not_convert": ["mlp.down_proj"]},
-            Part.FEED_FORWARD,
-            (2 * (0.5 + 2 / 128) + 2.0) / 3,
-        ),
-        (
-            {"quant_method": "gptq", "bits": 4, "group_size": 64, "dynamic": {"+:.*mlp.down_proj": {"group_size": 32}}},
-            Part.FEED_FORWARD,
-            (2 * (0.5 + 2 / 64) + 0.5 + 2 / 32) / 3,
-        ),
-        (  # 8 query heads and twice 2 of keys and values
-            {"quant_method": "fp8", "ignored_layers": ["self_attn.k_proj", "self_attn.v_proj"]},
-            Part.ATTENTION,
-            (16 * 1.0 + 4 * 2.0) / 20,
-        ),
-    ],
-)
-def test_a_part_in_several_formats_weighs_their_mean(quantization: dict[str, Any], part: Part, size: float) -> None:
-    config = {**TINY, "num_attention_heads": 8, "num_key_value_heads": 2, "quantization_config": quantization}
-    model = parse_config(config, "mixed")
-    assert model.bytes_per_element(part, model.native_weight_dtype) == pytest.approx(size)
+@pytest.mark.parametrize("row", CASES["means"])
+def test_a_part_in_several_formats_weighs_their_mean(row: dict[str, Any]) -> None:
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 2}
+    model = parse_config({**TINY, **heads, "quantization_config": row["quantization"]}, "mixed")
+    size = model.bytes_per_element(Part(row["part"]), model.native_weight_dtype)
+    assert size == pytest.approx(row["bytes_per_element"])
 
 
 def test_linear_layers_have_the_names_of_their_family() -> None:
@@ -171,24 +136,11 @@ def test_blocks_that_are_layers_of_their_own_are_numbered_so() -> None:
     assert model.bytes_per_element(Part.FEED_FORWARD, "fp4") == 0.5625
 
 
-@pytest.mark.parametrize(
-    ("stated", "engines"),
-    [
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": FLOAT}, {"vllm", "sglang", "trtllm"}),
-        ({"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}, {"vllm", "sglang", "trtllm"}),
-        ({"quant_algo": None, "kv_cache_quant_algo": "FP8"}, {"vllm", "sglang", "trtllm"}),
-        ({"quant_method": "compressed-tensors", "config_groups": {}, "kv_cache_scheme": FLOAT}, {"vllm"}),
-        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": None}, set()),
-        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": {"num_bits": 8, "type": "int"}}, set()),
-        ({"quant_method": "fp8"}, set()),
-    ],
-)
-def test_a_checkpoint_that_states_an_fp8_cache_gets_one_from_the_engines_that_heed_it(
-    stated: dict[str, Any], engines: set[str]
-) -> None:
-    model = parse_config({**MOE, "quantization_config": stated}, "test")
+@pytest.mark.parametrize("row", CASES["caches"])
+def test_a_checkpoint_that_states_an_fp8_cache_gets_one_from_the_engines_that_heed_it(row: dict[str, Any]) -> None:
+    model = parse_config({**MOE, "quantization_config": row["quantization"]}, "test")
     dtypes = {engine: usual_kv_dtype(engine, model, model.native_weight_dtype) for engine in ENGINES}
-    assert {engine for engine, dtype in dtypes.items() if dtype == "fp8"} == engines
+    assert {engine for engine, dtype in dtypes.items() if dtype == "fp8"} == set(row["engines"])
     assert {usual_kv_dtype(engine, model, "int4") for engine in ENGINES} == {"bf16"}  # another checkpoint
 
 

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from reports.answers.plan_details import WORDS
 
@@ -25,26 +26,7 @@ MOST_WORDS_OF_A_PAGE = 1_500
 MOST_WORDS_OF_A_SENTENCE = 30
 MOST_TERMS = 40
 
-BANNED = {
-    r"in time": "meets the SLO",
-    r"holds?|holding|held(?!(?: |-)out)": "meets the SLO; contains, has, fits",
-    r"promis(?:e|es|ed|ing)": "predict",
-    r"bears?|borne": "survives",
-    r"refut(?:e|es|ed|ing)": "missed the SLO in simulation",
-    r"certif(?:y|ies|ied)": "proven",
-    r"slow end": "upper end",
-    r"kinds? of fleets?": "fleet",
-    r"(?:one|a) (?:replica|engine|node|GPU) less|(?:replicas?|engines?) less": "one replica fewer",
-    r"(?:prefill|decode|colocated|spare|idle|whole|more|fewer|equal) engines?": "replica",
-    r"engines? of (?:a|one|each|every|its|the) pools?": "replica",
-    r"(?:keep|keeps|kept|keeping) (?:its|their|all|every|the) (?:goals?|SLOs?)": "meets the SLO",
-    r"as may(?! be)|would do(?! )": "say the figure",
-    r"without some engines": "runner-up without",
-    r"colours?|coloured|licences?|behaviours?|programmes?|(?<!TPE and )neighbour\w*": "American spelling",
-    r"(?:model|label|cancel)(?:led|ling)": "American spelling",
-    r"(?:optim|minim|maxim|virtual|recogn|util)is(?:e|es|ed|ing|ation)": "American spelling",
-}
-"""Phrases that no reader should meet, as regular expressions between word boundaries, with what to say instead."""
+BANNED = yaml.safe_load((ROOT / "tests" / "banned_phrases.yaml").read_text("utf-8"))
 
 
 def prose(text: str) -> str:

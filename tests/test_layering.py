@@ -6,6 +6,7 @@ import ast
 import itertools
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
@@ -76,49 +77,25 @@ def _runs_later(node: ast.AST) -> bool:
     )
 
 
+def faults(folder: str, refuses: Callable[[Import, Path], bool]) -> list[str]:
+    """The imports of a folder that a rule refuses."""
+    read = ((path.relative_to(ROOT), one) for path in sources(folder) for one in imports(path))
+    return [f"{path}:{one.line} imports {'.' * one.level}{one.module}" for path, one in read if refuses(one, path)]
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_room_imports_only_what_it_may(room: str) -> None:
-    faults = [
-        f"{path.relative_to(ROOT)}:{one.line} imports {one.name}"
-        for path in sources(room)
-        for one in imports(path)
-        if not one.level and one.name not in sys.stdlib_module_names and one.name not in {room, *MAY_IMPORT[room]}
-    ]
-    assert not faults
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_relative_imports_stay_in_their_room(room: str) -> None:
-    faults = [
-        f"{path.relative_to(ROOT)}:{one.line} climbs {one.level} levels"
-        for path in sources(room)
-        for one in imports(path)
-        if one.level > len(path.relative_to(ROOT).parts) - 1
-    ]
-    assert not faults
+    """No other package, none by climbing out of the room, and slow ones only inside functions."""
+    may = {room, *MAY_IMPORT[room], *sys.stdlib_module_names}
+    assert not faults(room, lambda one, _: not one.level and one.name not in may)
+    assert not faults(room, lambda one, path: one.level > len(path.parts) - 1)
+    assert not faults(room, lambda one, _: one.name in SLOW and not one.inside)
 
 
 @pytest.mark.parametrize("floor", FLOORS)
 def test_folders_of_the_optimizer_build_on_each_other(floor: str) -> None:
-    below = {"optimizer." + name for name in FLOORS[: FLOORS.index(floor) + 1]}
-    faults = [
-        f"{path.relative_to(ROOT)}:{one.line} imports {one.module}"
-        for path in (ROOT / "optimizer" / floor).rglob("*.py")
-        for one in imports(path)
-        if one.module.startswith("optimizer") and ".".join(one.module.split(".")[:2]) not in below
-    ]
-    assert not faults
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_slow_packages_load_only_inside_functions(room: str) -> None:
-    faults = [
-        f"{path.relative_to(ROOT)}:{one.line} imports {one.name} at module level"
-        for path in sources(room)
-        for one in imports(path)
-        if one.name in SLOW and not one.inside
-    ]
-    assert not faults
+    above = tuple(f"optimizer.{name}" for name in FLOORS[FLOORS.index(floor) + 1 :])
+    assert not faults(f"optimizer/{floor}", lambda one, _: one.module.startswith(above))
 
 
 def test_a_name_stands_for_one_type() -> None:

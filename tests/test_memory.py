@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,47 +85,16 @@ def test_pipeline_stages_cover_all_layers_and_the_worst_counts() -> None:
     assert weight_bytes_per_gpu(tied, toy_config(pipeline=2)) == pytest.approx(16 * layer + table)
 
 
-PUBLISHED: dict[str, tuple[str, str, dict[str, Any], float]] = {
-    # vLLM 0.19, gpt-oss-20b, one A100-80, fraction 0.65: "Available KV cache memory: 36.56 GiB"
-    # (myoceane.fr, vLLM on A100, 2026-04-18)
-    "gpt-oss-20b, A100, vLLM": (
-        "A100-80",
-        "gpt-oss-20b",
-        {"weight_dtype": "fp4", "memory_fraction": 0.65, "max_num_batched_tokens": 2048},
-        36.56,
-    ),
-    # SGLang, Qwen3-235B-A22B-FP8, 4 x H100, fraction 0.93: K 8.23 GB and V 8.23 GB per GPU
-    # (vllm-project/vllm issue 21348)
-    "Qwen3-235B-A22B, H100, SGLang": (
-        "H100",
-        "Qwen3-235B-A22B",
-        {"weight_dtype": "fp8", "tensor": 4, "memory_fraction": 0.93, "memory": load_engine_memory("sglang")},
-        16.46,
-    ),
-    # vLLM 0.9, the same checkpoint and GPUs, fraction 0.9: "GPU KV cache size: 178,880 tokens" (the same issue)
-    "Qwen3-235B-A22B, H100, vLLM": (
-        "H100",
-        "Qwen3-235B-A22B",
-        {"weight_dtype": "fp8", "tensor": 4, "max_num_seqs": 1024},
-        178_880 * 48_128 / GIB,
-    ),
-    # vLLM 0.19, Llama-3.1-8B on one RTX 4090, of which CUDA sees 23.6 GiB: 41,408 tokens (LLMServingSim)
-    "Llama-3.1-8B, RTX 4090, vLLM": (
-        "A10",
-        "Llama-3.1-8B",
-        {"max_num_batched_tokens": 2048, "hbm": 23.6},
-        41_408 * 131_072 / GIB,
-    ),
-}
+LOGS = yaml.safe_load((Path(__file__).parent / "start_up_logs.yaml").read_text("utf-8"))
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_kv_capacity_is_what_engines_print(name: str) -> None:
-    gpu, model, changes, gib = PUBLISHED[name]
-    accelerator = load_catalog().accelerator(gpu)
-    accelerator = replace(accelerator, memory=changes.get("hbm", accelerator.memory / GIB) * GIB)
-    config = toy_config(accelerator, **{key: value for key, value in changes.items() if key != "hbm"})
-    assert kv_capacity_bytes(load_model(model), config) / GIB == pytest.approx(gib, rel=0.06)
+@pytest.mark.parametrize("row", LOGS["kv_cache"], ids=lambda row: row["name"])
+def test_kv_capacity_is_what_engines_print(row: dict[str, Any]) -> None:
+    accelerator = load_catalog().accelerator(row["gpu"])
+    accelerator = replace(accelerator, memory=row.get("hbm_gib", accelerator.memory / GIB) * GIB)
+    config = toy_config(accelerator, memory=load_engine_memory(row.get("engine", "vllm")), **row["settings"])
+    gib = row["gib"] if "gib" in row else row["tokens"] * row["bytes_per_token"] / GIB
+    assert kv_capacity_bytes(load_model(row["model"]), config) / GIB == pytest.approx(gib, rel=0.06)
 
 
 def test_engines_grant_their_share_of_different_things() -> None:
@@ -147,21 +118,11 @@ def test_sparse_latents_in_fp8_are_what_engines_store(engine: str, per_token: in
     assert kv_bytes_per_token_per_gpu(load_model("DeepSeek-V3.2"), config) == pytest.approx(per_token)
 
 
-@pytest.mark.parametrize(
-    ("name", "gpu", "gib"),
-    [
-        # vLLM 0.19, Marlin: "Model loading took 13.72 GiB" (myoceane.fr, vLLM on A100, 2026-04-18)
-        ("gpt-oss-20b", "A100-80", 13.72),
-        # vLLM 0.11.2, Marlin too, on an 80 GB GPU: 65.9651 GiB (blog.huikang.dev, vLLM logs, 2025-12-28)
-        ("gpt-oss-120b", "A100-80", 65.97),
-        # vLLM 0.14.1, Triton, on an H100: 64.38 GiB (vllm-project/vllm issue 33155)
-        ("gpt-oss-120b", "H100", 64.38),
-    ],
-)
-def test_mxfp4_experts_are_padded(name: str, gpu: str, gib: float) -> None:
+@pytest.mark.parametrize("row", LOGS["weights"])
+def test_mxfp4_experts_are_padded(row: dict[str, Any]) -> None:
     """Hidden size 2,880 and width 2,880 become 3,072 and 2,944; what is left is biases and norms, below 0.5 %."""
-    config = toy_config(load_catalog().accelerator(gpu), weight_dtype="fp4")
-    assert weight_bytes_per_gpu(load_model(name), config) / GIB == pytest.approx(gib, rel=0.005)
+    config = toy_config(load_catalog().accelerator(row["gpu"]), weight_dtype="fp4")
+    assert weight_bytes_per_gpu(load_model(row["model"]), config) / GIB == pytest.approx(row["gib"], rel=0.005)
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,6 @@ def test_no_small_fleet_serves_more(limits: Constraints) -> None:
     enough = most * (1.0 + 2.0 * ALIKE)
     assert not [other for other in every_fleet(search) if evaluate(instance, other, enough).holds]
     gap = goodput_gap(search, (fleet, most), 10.0)
-    assert gap is not None
     assert 0.0 <= gap < 0.5
 
 
@@ -254,7 +253,7 @@ def unit(*cards: str) -> Instance:
 def at(rate: float, *cards: str, **limits: float) -> Instance:
     instance = at_volume(unit(*cards), rate)
     load = replace(instance.problem.workload, request_rate=rate)
-    constraints = Constraints(**limits)  # type: ignore[arg-type]
+    constraints = Constraints(**limits)
     return replace(instance, problem=replace(instance.problem, workload=load, constraints=constraints))
 
 
@@ -269,7 +268,6 @@ def every_cheaper(known: FleetSearch, below: float, most: int = 6) -> list[float
 def test_the_cheapest_that_holds_is_found(rate: float) -> None:
     instance = at(rate, "H100", "L40S")
     found = cheapest_held(evaluated(instance), instance.problem)
-    assert found is not None
     fresh = evaluated(instance)
     fleet = fresh.fleet(found[0])
     assert evaluate(instance, fleet).holds
@@ -323,7 +321,6 @@ def test_of_fleets_of_the_least_cost_one_that_survives_loss_and_slow_gpus_has_mo
     instance = at(rate, "H100")
     known = evaluated(instance)
     found = cheapest_held(known, instance.problem)
-    assert found is not None
     rivals = tied(evaluated(instance), found[1])
     assert len(rivals) > 1
     fleet = known.fleet(found[0])
@@ -344,5 +341,4 @@ def test_of_candidates_that_cost_the_same_the_one_with_most_room_is_simulated_fi
     assert all(pool_survives(instance, one) for fleet in fleets for one in fleet.pools)
     rooms = [goodput_volume(instance, fleet) for fleet in fleets]
     first = Loop(make_bench(instance), fleets).cheapest()
-    assert first is not None
     assert first.fleet is fleets[int(np.argmax(rooms))]

@@ -63,8 +63,6 @@ def assert_no_dearer(looser: Problem, tighter: Problem) -> None:
     if tight is None or tight.cost_usd_per_hour is None:
         return
     loose = plan_of(looser)
-    assert loose is not None
-    assert loose.cost_usd_per_hour is not None
     assert (loose.bound_usd_per_hour or 0.0) <= tight.cost_usd_per_hour * (1 + 1e-9)
     assert loose.cost_usd_per_hour <= tight.cost_usd_per_hour * (1 + 1e-6)
 
@@ -88,8 +86,7 @@ def test_tpot_that_exceeds_ttft(ttft: float) -> None:
     apart = problem(slos=(slo(ttft, 0.05, 0.9),), space=space(tensor_parallel=(1,), roles=(Role.PREFILL, Role.DECODE)))
     costs = []
     for tpot in (0.05, 0.2, 1.0, 5.0, 60.0):
-        plan = plan_of(with_slos(apart, lambda one, tpot=tpot: replace(one, limits={**one.limits, Metric.TPOT: tpot})))  # type: ignore[misc]
-        assert plan is not None
+        plan = plan_of(with_slos(apart, lambda one, tpot=tpot: replace(one, limits={**one.limits, Metric.TPOT: tpot})))
         assert plan.cost_usd_per_hour is not None
         costs.append(plan.cost_usd_per_hour)
     assert costs == sorted(costs, reverse=True)
@@ -186,7 +183,6 @@ def test_the_order_of_offers_means_nothing(given_: Problem) -> None:
     assert (one is None) == (other is None)
     if one is None or other is None or one.status not in SOLVED or other.status not in SOLVED:
         return
-    assert one.cost_usd_per_hour is not None
     assert other.cost_usd_per_hour is not None
     assert (other.bound_usd_per_hour or 0.0) <= one.cost_usd_per_hour * (1 + 1e-9)
     if {one.status, other.status} == {Status.OPTIMAL}:

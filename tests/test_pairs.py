@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from costmodel.engine import Parallelism, Role
-from optimizer.fleets.fleet import even_mix
+from optimizer.fleets.fleet import Fleet, even_mix
+from optimizer.fleets.purchase import can_hand_over
 from optimizer.loads.effort import Level
 from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.search.program import Builder, solve
@@ -20,6 +21,7 @@ from search_spaces.enumeration import HAND_OVER_RULES, Shape, end_of, hand_over_
 from search_spaces.problem import Problem
 from tests.golden_files import assert_golden
 from tests.optimizer_cases import model, offer, problem, slo, space, workload
+from tests.small_fleets import pool, small
 from tests.toy import dense
 
 optimize = partial(optimize_at, level=Level.QUICK)
@@ -97,7 +99,7 @@ def can_flow(talks: Talks, sent: NDArray[np.int64], taken: NDArray[np.int64]) ->
     return bool(one.size) and bool(solve(builder.build(), relaxed=True).x.size)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(relations())
 def test_the_even_mix_sends_what_is_sent_and_takes_what_is_taken(
     case: tuple[Talks, NDArray[np.int64], NDArray[np.int64]],
@@ -111,6 +113,23 @@ def test_the_even_mix_sends_what_is_sent_and_takes_what_is_taken(
         moved = mix * np.outer(sent, taken) / sent.sum()
         np.testing.assert_allclose(moved.sum(axis=1), sent, atol=2e-2)
         np.testing.assert_allclose(moved.sum(axis=0), taken, atol=2e-2)
+
+
+def test_a_fleet_can_hand_over_where_pools_that_talk_send_what_is_taken() -> None:
+    """Engines of one size talk: shares of two flows that each prefill pool sends, and each decode pool takes."""
+    instance = small()
+    tables = replace(instance.tables, talks=np.eye(2, dtype=np.bool_))
+
+    def able(sent: list[list[float]], taken: list[list[float]]) -> bool:
+        routes = [(role, *pair) for role, ends in zip(APART, (sent, taken), strict=True) for pair in enumerate(ends)]
+        made = [pool(instance, f"{role}-{k}", role, 1, split=Parallelism(k + 1)) for role, k, _ in routes]
+        pools = (replace(one, route=np.array(route)) for one, (*_, route) in zip(made, routes, strict=True))
+        return can_hand_over(replace(instance, tables=tables), Fleet(tuple(pools)))
+
+    whole, part, even = [[1.0, 0.0], [0.0, 1.0]], [[0.3, 0.5], [0.7, 0.5]], [[0.5, 0.5], [0.5, 0.5]]
+    assert all(able(ends, ends) for ends in (whole, part, even))
+    assert not able(whole, whole[::-1])
+    assert not able(part, even)
 
 
 def few_heads(**changes: object) -> Problem:

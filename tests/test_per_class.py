@@ -23,12 +23,6 @@ def asked(pools: Pools = Pools.PER_CLASS, rate: float = 12.0, **changes: Any) ->
     return problem(workload=workload(rate), constraints=Constraints(pools=pools, **limits), **fields)
 
 
-def alone(k: int, rate: float = 6.0) -> Plan:
-    """The plan of one of the classes without the other."""
-    only = slo(TWO[k].ttft, TWO[k].tpot, TWO[k].attainment, name=TWO[k].name)
-    return optimize(problem(offers=(offer("H100"), offer("L40S")), workload=workload(rate), slos=(only,)), level=QUICK)
-
-
 QUICK = Level.QUICK
 
 
@@ -51,7 +45,8 @@ def classes_of(plan: Plan) -> dict[str, set[str]]:
 class TestTheFleet:
     def test_it_is_the_fleets_of_the_classes_together(self) -> None:
         plan = free()
-        parts = [alone(k) for k in range(2)]
+        alone = (slo(one.ttft, one.tpot, one.attainment, name=one.name) for one in TWO)
+        parts = [optimize(asked(rate=6.0, slos=(only,)), level=QUICK) for only in alone]
         assert plan.cost_usd_per_hour == pytest.approx(sum(part.cost_usd_per_hour or 0.0 for part in parts))
         assert (plan.floor_usd_per_hour or 0.0) <= sum(part.floor_usd_per_hour or 0.0 for part in parts) + 1e-6
         assert (plan.bound_usd_per_hour or 0.0) <= (plan.cost_usd_per_hour or 0.0)

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from optimizer.fleets.purchase import fleet_cost, pool_config
 from optimizer.loads.effort import never
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import NOTABLE
-from optimizer.recommend.changed_problem import precision_savings
+from optimizer.recommend.changed_problem import narrower, precision_savings
 from optimizer.search.search import evaluated, unmixed
 from optimizer.search.settings import make_settings
 from pdplan.cli import run
@@ -39,12 +38,17 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def both(**changes: Any) -> Problem:
-    return problem(space=space(weight_dtype=("bf16", "fp8"), kv_dtype=("bf16", "fp8"), tensor_parallel=(1,)), **changes)
+def test_only_what_is_wide_is_narrowed() -> None:
+    changed = [
+        [(one.weight_dtype, one.kv_dtype) for one in narrower(problem(weight_dtype=weights))]
+        for weights in ("bf16", "int4")
+    ]
+    assert changed == [[("bf16", "fp8"), ("fp8", "bf16"), ("fp8", "fp8")], [("int4", "fp8")]]
 
 
 def test_tables_hold_each_precision_as_if_it_were_the_only_one() -> None:
-    tables = instance_of(both()).tables
+    both = space(weight_dtype=("bf16", "fp8"), kv_dtype=("bf16", "fp8"), tensor_parallel=(1,))
+    tables = instance_of(problem(space=both)).tables
     for number, shape in enumerate(tables.shapes):
         alone = instance_of(replace(problem(space=space(tensor_parallel=(1,))), weight_dtype=shape.weight_dtype))
         alone = instance_of(replace(alone.problem, kv_dtype=shape.kv_dtype))
@@ -76,7 +80,6 @@ def test_a_plan_says_which_precision_it_chose_and_is_read_back(file: Path, capsy
     assert {(config.weight_dtype, config.kv_dtype) for config in configs} == chosen
     (own,) = [row for row in plan.alternatives if row.kind == "own_precision"]
     assert own.label == "bf16 weights and bf16 KV cache only"
-    assert own.cost_usd_per_hour is not None
     assert own.cost_usd_per_hour >= (plan.bound_usd_per_hour or 0.0)
     assert {(pool.weight_dtype, pool.kv_dtype) for pool in own.pools} == {("bf16", "bf16")}
     said = [line for line in plan.provenance.assumptions if "answers differ" in line]

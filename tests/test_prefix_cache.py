@@ -117,8 +117,6 @@ def test_drawn_turns_are_those_of_the_histogram() -> None:
     turns, session = draw_turns(AGENTS, starts, 10_000, begin=600.0, service=5.0, most=1e9)
     buckets, _ = requests_of(AGENTS)
     assert turns.isl.mean() == pytest.approx(buckets.share @ buckets.isl, rel=0.02)
-    assert turns.after is not None
-    assert turns.pause is not None
     later = turns.after >= 0
     before = turns.after[later]
     assert (session[later] == session[before]).all()
@@ -162,7 +160,6 @@ def test_the_formula_finds_what_simulated_blocks_do(
     instance = instance_for(think, balancing)
     fleet = each_of(instance, roles, 6)
     use = plan_prefix_cache(instance, fleet)
-    assert use is not None
     assert use.at_best == pytest.approx(0.81, abs=0.02)
     simulated = hit_share(instance, judge(instance, fleet, requests=6000))
     assert use.sustained == pytest.approx(simulated, abs=0.04)
@@ -190,7 +187,6 @@ def test_a_stated_reuse_interval_beyond_the_memory_is_not_believed() -> None:
             load, sessions=None, reuse=reuse, prefix_hit_share=0.8)))  # fmt: skip
         fleet = each_of(instance, ALONE, 8)
         use = plan_prefix_cache(instance, fleet)
-        assert use is not None
         shares.append((use.sustained, hit_share(instance, judge(instance, fleet, requests=3000))))
     assert shares[0] == pytest.approx((0.8, 0.8), abs=0.03)
     assert shares[1][0] < 0.3
@@ -204,7 +200,6 @@ def with_tier(instance: Instance, tier: CacheTier | None) -> Instance:
 def shares(instance: Instance, fleet: Fleet) -> tuple[float, float]:
     """Shares of the input tokens that are found, and that are read of the tier."""
     use = plan_prefix_cache(instance, fleet)
-    assert use is not None
     return use.sustained, use.read
 
 
@@ -372,8 +367,6 @@ def test_a_tier_is_planned_proven_explained_and_deployed(short_runs: None, folde
     costs = [plan.cost_usd_per_hour or math.inf for plan in plans.values()]
     assert costs[1] < 0.8 * costs[0]
     plan = plans["with"]
-    assert plan.prefix_cache is not None
-    assert plan.simulation is not None
     assert plan.simulation.held
     assert plan.prefix_cache.sustained == pytest.approx(plan.simulation.prefix_hit_share, abs=0.06)
     assert plan.prefix_cache.read > 0.3

@@ -95,7 +95,6 @@ def watched(
 def test_increases_are_added_over_pods_and_restarts(tmp_path: Path) -> None:
     scrape = read_scrape(answer(tmp_path, *fleet(steps(10, 40, 0.3), steps(10, 40, 0.02))))
     ttft = scrape.histogram(EngineSeries.TTFT)
-    assert ttft is not None
     assert ttft.total == 2 * 10 * 40
     assert ttft.mean == pytest.approx(0.3)
     assert ttft.share_within(0.6) == (1.0, 1.0)

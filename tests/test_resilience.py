@@ -51,13 +51,11 @@ def shares(*rows: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
 def test_requests_go_to_the_other_pools_by_what_they_have_left() -> None:
     """Half of the first pool is gone: 0.25 against 0.5, that is a third and two thirds."""
     found = rerouted(shares(0.5, 0.5, 1.0), [P, P, D], [0, 0, 0], np.array([0.5, 1.0, 1.0]))
-    assert found is not None
     assert found[:, 0] == pytest.approx([1 / 3, 2 / 3, 1.0])
 
 
 def test_prefill_without_a_decode_engine_of_its_domain_serves_nothing() -> None:
     found = rerouted(shares(0.5, 0.5, 0.5, 0.5), [P, D, P, D], [0, 0, 1, 1], np.array([1.0, 0.0, 1.0, 1.0]))
-    assert found is not None
     assert found[:, 0] == pytest.approx([0.0, 0.0, 1.0, 1.0])
     assert rerouted(shares(1.0, 1.0), [P, D], [0, 0], np.array([1.0, 0.0])) is None
 
@@ -96,7 +94,6 @@ def test_engines_stand_on_the_first_node_with_room() -> None:
     mixed = nodes_of(instance, pools(5, 4))[0]
     assert [sorted(pool for pool, _ in node) for node in mixed] == [[0] * 5 + [1] * 3, [1]]
     fewer = fleet_left(instance, fleet, [1])
-    assert fewer is not None
     assert fewer.pools[0].replicas == 1
     assert fleet_left(instance, fleet, [0]) is None
 
@@ -141,6 +138,14 @@ def test_a_fleet_with_room_bears_a_replica_but_not_its_only_node() -> None:
     assert [one.price for one in small.losses] == pytest.approx([2 * price, 0.0])
     assert small.spare_cost("replica", only_where_needed=True) == 0.0
     assert small.spare_cost("node", only_where_needed=True) == pytest.approx(3 * price)
+
+
+def test_where_nodes_are_billed_their_spare_is_a_whole_one() -> None:
+    """A fourth engine fits on the node that is paid for; three that survive a node take two nodes."""
+    instance, fleet = case(3, Billing.NODE)
+    price = instance.problem.offers[0].usd_per_hour
+    spares = [one.spare for one in resilience(instance, fleet, requests=600).losses]
+    assert spares == pytest.approx([0.0, 8.0 * price])
 
 
 def test_the_loss_of_what_the_load_needs_breaks_the_slo() -> None:

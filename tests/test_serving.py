@@ -230,6 +230,17 @@ def test_prompts_share_a_step_as_a_queue_says_event_by_event(requests: int, load
         assert 0.4 + float((later + wait)[0, 0]) == pytest.approx(measured, rel=0.3)
 
 
+def test_prompts_that_share_a_worker_come_later_by_what_the_shared_step_says() -> None:
+    """Where no prompt queues and tokens take next to no time."""
+    times = EngineTimes(
+        Prompt(cell(0.4), cell(0.4), cell(0.1), cell(8), cell(1)), lambda running: np.full_like(running, 1e-4)
+    )
+    few, more = (closed_loop(times, IDEAL, load(requests, spread=0.0), pools()) for requests in (1, 4))
+    later = [shared_step(times.prompt, steady.rate)[1] for steady in (few, more)]
+    assert later[1] > 2.0 * later[0]
+    assert more.ttft - few.ttft == pytest.approx(later[1] - later[0], rel=0.01)
+
+
 def test_a_prompt_waits_for_half_of_a_step_in_progress_and_for_all_that_share_its_own() -> None:
     """Two prompts a second: a step of 0.2 s and 0.2 s for each prompt lasts 0.4 s, and 0.8 of the arrivals meet one."""
     prompt = Prompt(cell(0.4), cell(0.25), cell(0.25), room=cell(4.0), lanes=cell(4.0))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from optimizer.verification.simulated_plan import GOODPUT_RUNS, LOADS, SimulationRequest
 from pdplan.cli import run
 from reports.numbers import rate
 from tests.running import QUICK, tiny
@@ -54,6 +55,14 @@ def test_simulate_prints_the_table_and_writes_the_files(
     assert spans
     assert all(event["dur"] > 0 for event in spans)
     assert max(event["ts"] for event in spans) - min(event["ts"] + event["dur"] for event in spans) <= 30e6
+
+
+@pytest.mark.parametrize(
+    ("changes", "runs"),
+    [({}, 1), ({"replications": 3}, 3), ({"goodput": True}, 1 + GOODPUT_RUNS), ({"curve": True}, 1 + 2 * len(LOADS))],
+)
+def test_the_work_of_a_request_is_that_of_all_its_runs(changes: dict[str, Any], runs: int) -> None:
+    assert SimulationRequest(500, **changes).work == 500 * runs
 
 
 def test_a_run_that_ends_before_the_fleet_is_full_says_so(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,7 +22,7 @@ FLAT = CoefficientSteps((0.1, 0.0, 0.0), (0.01, 0.0, 0.0))
 
 def trace_of(arrival: list[float], isl: int = 100, osl: int = 3, **columns: object):
     count = len(arrival)
-    return make_trace(np.array(arrival), np.full(count, isl), np.full(count, osl), **columns)  # type: ignore[arg-type]
+    return make_trace(np.array(arrival), np.full(count, isl), np.full(count, osl), **columns)
 
 
 def split(
@@ -276,7 +276,6 @@ def test_a_trace_may_say_how_much_is_read() -> None:
 
 def literal(trace: Trace, memory: int, blocks: int) -> list[int]:
     """Hit tokens of requests one after the other on an engine with a list of its cached pages, longest unused first."""
-    assert trace.pages is not None
     ends = np.cumsum(trace.pages.counts)
     cached: list[int] = []
     hits = []

@@ -349,7 +349,7 @@ digest = hashlib.sha256()
 for seed, policy in enumerate(POLICIES.values()):
     for disaggregated in (False, True):
         paged = seed % 2 == 1 and not policy.static
-        trace, fleet = random_trace(seed, 12, paged=paged), random_fleet(seed, policy, disaggregated, paged=paged)
+        trace, fleet = random_trace(seed, 6, paged=paged), random_fleet(seed, policy, disaggregated, paged=paged)
         result = simulate(trace, fleet, log_rows=500)
         for name in ("first", "finish", "itl_max", "restarts", "engine", "hit", "steps_log"):
             digest.update(getattr(result, name).tobytes())

@@ -216,7 +216,7 @@ def assert_tail_of_gaps(result: Result, truth: np.ndarray, edges: tuple[float, .
 @pytest.mark.parametrize("chunked", [False, True], ids=["vllm", "sarathi"])
 def test_equals_a_literal_scheduler(chunked: bool) -> None:
     restarts = 0
-    for seed in range(25):
+    for seed in range(15):
         rng = np.random.default_rng(seed)
         count = int(rng.integers(5, 60))
         gaps = rng.exponential(rng.choice([0.01, 0.1, 0.3]), count)
@@ -240,7 +240,7 @@ def test_equals_a_literal_scheduler(chunked: bool) -> None:
         np.testing.assert_array_equal(result.restarts, truth.times("restarts"))
         assert result.steps == truth.steps
         restarts += int(result.restarts.sum())
-    assert restarts > 100
+    assert restarts > 60
 
 
 # --- the conformance suite of scheduling policies: what each of them must do on any workload

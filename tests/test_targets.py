@@ -96,8 +96,6 @@ def free(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 @pytest.mark.parametrize("target", ["vllm", "dynamo", "llm-d"])
 def test_a_plan_for_a_target_is_one_that_it_runs(tmp_path: Path, target: str, free: Plan) -> None:
     mine = optimize(load_problem(tiny(tmp_path, **SEVERAL, target=target)), level=Level.QUICK)
-    assert free.cost_usd_per_hour is not None
-    assert mine.cost_usd_per_hour is not None
     assert mine.cost_usd_per_hour >= free.cost_usd_per_hour
     assert target_files(mine, default_options(target))
 

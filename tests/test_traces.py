@@ -29,8 +29,6 @@ from search_spaces.trace_summary import (
 from tests.running import within
 from tests.trace_files import AZURE, CODE, CONV, MOONCAKE, Write, jsonl, mooncake, refusal
 
-# Formats --------------------------------------------------------------------------------------------------------------
-
 
 def test_azure_2024_with_offsets_and_whole_seconds(write: Write) -> None:
     path = write(
@@ -41,14 +39,10 @@ def test_azure_2024_with_offsets_and_whole_seconds(write: Write) -> None:
     )
     rows = read_trace(path).rows
     origin = parse_date("2024-05-10 00:00:00")
-    assert origin is not None
     assert ((rows.nanoseconds - origin) / NANOSECONDS).tolist() == [0.00993, 1.0, 3.5]
     assert rows.isl.tolist() == [2162, 100, 1]
     assert rows.osl.tolist() == [5, 7, 1]
     assert rows.line.tolist() == [2, 3, 4]
-
-
-# Arrivals -------------------------------------------------------------------------------------------------------------
 
 
 def arrivals_csv(times: list[float]) -> str:
@@ -90,9 +84,6 @@ def test_requests_at_even_intervals_have_no_burstiness(write: Write) -> None:
     assert read_trace(write(text)).arrivals.burstiness == 0.0
 
 
-# Lengths --------------------------------------------------------------------------------------------------------------
-
-
 SERVABLE = [f"{second},{10 + second},5" for second in range(1, 41)]
 """A request a second; two rows may be left out beside them."""
 
@@ -116,9 +107,6 @@ def test_rows_that_no_engine_can_serve_are_left_out_counted_and_noted(write: Wri
     assert summary.notes[0] == f"1 of 41 rows cannot be served (line 2: {fault}); no figure counts them."
 
 
-# Prefixes -------------------------------------------------------------------------------------------------------------
-
-
 @given(prompts=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6), min_size=1, max_size=40))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_prefix_hits_against_a_plain_set(write: Write, prompts: list[list[int]]) -> None:
@@ -128,9 +116,6 @@ def test_prefix_hits_against_a_plain_set(write: Write, prompts: list[list[int]])
         seen.update(ids)
     rows = (mooncake(second, 512 * len(ids), 1, ids) for second, ids in enumerate(prompts))
     assert read_trace(write(jsonl(*rows), "m.jsonl")).prefix_hit_share == found / sum(map(len, prompts))
-
-
-# Workload -------------------------------------------------------------------------------------------------------------
 
 
 # --- traces: one clear sentence for every file that is none; those that are text are in bad_files.yaml
@@ -221,8 +206,6 @@ def test_cached_tokens_of_a_log_are_its_prefix_hits(write: Write) -> None:
 
 
 # --- search_spaces.trace_summary: exact figures of the public traces, and the histograms that are shipped of them
-
-# The public traces ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -320,7 +303,6 @@ def test_what_is_written_is_a_problem_of_such_sessions(tmp_path: Path) -> None:
     mapping = read_sessions(written(tmp_path, DELAYS)).mapping()
     (tmp_path / "w.yaml").write_text(workload_yaml_text(mapping, "agents", "Llama-3.1-8B"), "utf-8")
     load = load_problem(tmp_path / "w.yaml").workload
-    assert load.sessions is not None
     assert load.request_rate == pytest.approx(0.25 * load.sessions.turns.mean)
     assert load.sessions.pause.within(2.6) == 1.0
 
@@ -336,7 +318,6 @@ def test_hash_blocks_tell_after_what_time_they_are_used_again(tmp_path: Path) ->
     summary = read_trace(written(tmp_path, HASHED))
     assert summary.prefix_hit_share == pytest.approx(4 / 9)
     interval = summary.reuse_interval
-    assert interval is not None
     assert [interval[share] for share in (0.25, 0.5, 0.75, 1.0)] == pytest.approx([10, 10, 30, 30], rel=0.06)
 
 
@@ -351,8 +332,6 @@ def test_a_trace_of_hash_blocks_states_its_problem_again(tmp_path: Path) -> None
     again = load_problem(tmp_path / "again.yaml")
     assert again.inputs == first.inputs
     before, after = first.workload.reuse, again.workload.reuse
-    assert before is not None
-    assert after is not None
     assert before.pause.seconds.tolist() == after.pause.seconds.tolist()
 
 

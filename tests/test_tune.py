@@ -29,9 +29,6 @@ def by_tpe(sizes: tuple[int, ...], value: Value, start: Point, budget: int, seed
     return Search(axes, value, seed, near=True, **changes).looks_of(start, budget)
 
 
-# --- samplers -------------------------------------------------------------------------------------------------------
-
-
 def bowl(point: Point) -> Values:
     """Least at (3, 0, 2)."""
     return (float(sum((a - b) ** 2 for a, b in zip(point, (3, 0, 2), strict=True))),)
@@ -56,9 +53,6 @@ def test_a_sampler_starts_where_it_should_and_looks_once_at_each_point(value: Va
     assert len(set(asked)) == len(asked) == 25
     assert all(0 <= index < size for point in asked for index, size in zip(point, SIZES, strict=True))
     assert list(by_tpe(SIZES, value, (1, 1, 1), 25, 7).items()) == list(looks.items())
-
-
-# --- looks ----------------------------------------------------------------------------------------------------------
 
 
 def test_tuning_takes_only_what_is_proven_and_not_dearer() -> None:
@@ -114,9 +108,7 @@ def asked(done: Done, folder: Path) -> Plan:
 def test_the_plan_stays_the_cheapest_that_holds_and_every_view_shows_what_costs_more(
     asked: Plan, done: Done, folder: Path
 ) -> None:
-    assert asked.simulation is not None
     tuning = asked.simulation.tuning
-    assert tuning is not None
     assert 2 <= tuning.looks <= 8
     assert tuning.objectives == ["cost", "tail"]
     own = asked.cost_usd_per_hour or 0.0
@@ -127,7 +119,6 @@ def test_the_plan_stays_the_cheapest_that_holds_and_every_view_shows_what_costs_
     assert all(fleet.tail <= 1.0 and len(fleet.served) == len(fleet.pools) for fleet in tuning.front)
     page = (folder / "plan" / "report.html").read_text("utf-8")
     table = front_section(asked).table
-    assert table is not None
     assert table.rows[0][-1] == "recommended"
     for row in table.rows:
         assert row[1] in done.stdout

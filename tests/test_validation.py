@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import re
 from pathlib import Path
@@ -22,7 +21,7 @@ from costmodel.errors import InputError
 from pdplan.cli import cli
 from pdplan.console import Console
 from reports.answers.accuracy import validation_dict
-from search_spaces.benchmark_results import Tool, documents, formats, read_results
+from search_spaces.benchmark_results import documents, formats, read_results
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import measured_model, predict_serving
 from search_spaces.measurements import MeasuredRun, Workers, read_measurements
@@ -42,14 +41,11 @@ def document(folder: Path, text: str, *more: str) -> dict[str, Any]:
     path.write_text(text, encoding="utf-8")
     done = validate("--against", str(path), "--json", *more)
     assert done.exit_code == 0
-    value = json.loads(done.stdout)
-    assert isinstance(value, dict)
-    return value
+    return json.loads(done.stdout)
 
 
 def test_errors_are_those_of_the_predictions(tmp_path: Path) -> None:
     first = document(tmp_path, HEADER + GOOD.format(ttft=100, tpot=10), "--rows")
-    assert isinstance(first["predictions"], list)
     row = first["predictions"][0]
     text = HEADER + GOOD.format(ttft=row["ttft_predicted_ms"] / 1.25, tpot=row["tpot_predicted_ms"] * 2)
     value = document(tmp_path, text)
@@ -58,7 +54,6 @@ def test_errors_are_those_of_the_predictions(tmp_path: Path) -> None:
     assert value["ttft_bias_pct"] == pytest.approx(25.0)
     assert value["tpot_bias_pct"] == pytest.approx(-50.0)
     assert value["ttft_interval90_coverage"] == 1.0
-    assert isinstance(value["groups"], list)
     group = value["groups"][0]
     assert (group["engine"], group["mode"], group["rows"]) == ("vllm", "colocated", 1)
 
@@ -81,7 +76,6 @@ def test_every_row_is_predicted_or_says_why_not(tmp_path: Path) -> None:
     ]
     value = document(tmp_path, HEADER + GOOD.format(ttft=1, tpot=1) + "".join(bad))
     assert (value["rows"], value["predicted"]) == (8, 1)
-    assert isinstance(value["refused"], list)
     reasons = {one["line"]: one["reason"] for one in value["refused"]}
     assert "acme/Unheard-Of" in reasons[3]
     assert "accelerator 'h999' is not known" in reasons[4]
@@ -142,14 +136,10 @@ def test_predictions_are_finite_up_to_the_bounds(tmp_path: Path, model: str) -> 
 # --- reading measurement files: formats told apart, layouts understood, faults told by line
 
 
-def written(folder: Path, text: str) -> Path:
+def only(folder: Path, text: str) -> object:
     path = folder / "rows.csv"
     path.write_text(text, encoding="utf-8")
-    return path
-
-
-def only(folder: Path, text: str) -> object:
-    _, rows = read_measurements(written(folder, text))
+    _, rows = read_measurements(path)
     assert len(rows) == 1
     return rows[0]
 
@@ -158,13 +148,11 @@ def test_workers_of_a_disaggregated_row(tmp_path: Path) -> None:
     header = "model,accelerator,engine,mode,isl,osl,concurrency,prefill_workers,prefill_tp,prefill_dp,prefill_ep,"
     header += "decode_workers,decode_tp,decode_dp,decode_ep\n"
     row = only(tmp_path, f"{header}m,b200,sglang,disaggregated,8192,1024,64,2,1,4,4,1,8,1,0\n")
-    assert isinstance(row, MeasuredRun)
     assert row.prefill == Workers(2, Parallelism(1, 1, 4, 4))
     assert row.decode == Workers(1, Parallelism(8))
     assert row.gpus == 16
     header = header.replace("mode,", "mode,num_gpus,")
     row = only(tmp_path, f"{header}m,b200,sglang,disaggregated,16,8192,1024,64,1,8,8,8,1,8,1,1\n")
-    assert isinstance(row, MeasuredRun)
     assert row.prefill == Workers(1, Parallelism(1, 1, 8, 8))  # tp counts all ranks
     assert row.ttft.typical is None
 
@@ -202,40 +190,19 @@ def runs(name: str) -> list[MeasuredRun]:
     return [one for one in found if isinstance(one, MeasuredRun)]
 
 
-Expected = tuple[Tool, float, float, float | None, float | None, float, float]
-SAMPLES: dict[str, Expected] = {
-    "vllm_bench_serve.json:1": (Tool.VLLM, 1024, 256, 4, math.inf, 84.357, 7.901),
-    "vllm_bench_serve.json:4": (Tool.VLLM, 4096, 128, 8, math.inf, 286.72, 14.634),
-    "sglang_bench_serving.jsonl:2": (Tool.SGLANG, 1024, 256, 32, math.inf, 491.71, 11.453),
-    "profile_export_aiperf.json": (Tool.AIPERF, 2000, 200, 16, None, 174.811, 12.8325),
-    "profile_export_genai_perf.json": (Tool.GENAI_PERF, 500, 300, 10, None, 61.0137, 8.1346),
-    "guidellm_benchmarks.json: benchmarks[0]": (Tool.GUIDELLM, 1000, 128, 1, None, 81.5713, 7.49374),
-    "guidellm_benchmarks.json: benchmarks[2]": (Tool.GUIDELLM, 1000, 128, None, 5.0, 80.8864, 8.72213),
-    "inferencex_agg.json[2]": (Tool.INFERENCEX, 7372.8, 921.6, 32, math.inf, 1583.25, 24.4892),
-    "vllm_benchmark_serving_2024.json": (Tool.VLLM, 1024, 256, None, 4.0, 58.31, 10.72),
-    "sglang_bench_serving_2024.jsonl": (Tool.SGLANG, 1024, 256, None, 2.0, 61.0, 9.8),
-    "agg_dsr1_8k1k_fp8_trt_tp8-ep1_conc16.json": (Tool.INFERENCEX, 7372.8, 921.6, 16, math.inf, 610, 18.2),
-    "stage_1_lifecycle_metrics.json": (Tool.INFERENCE_PERF, 135, 128, None, 20.0, 62.0, 22.5),
-    "stage_0_lifecycle_metrics_concurrent.json": (Tool.INFERENCE_PERF, 1000, 200, 16, 6.2317, 80.0, 12.5),
-    "benchmark_report_v0.1.yaml": (Tool.LLMD, 2200, 240, 32, math.inf, 210, 15.2),
-    "benchmark_report_v0.2.yaml": (Tool.LLMD, 2262, 1000, None, 10.0, 120, 14.0),
-    "guidellm_benchmarks_0.3.json: benchmarks[0]": (Tool.GUIDELLM, 23.667, 16, 2, None, 41.037, 4.7729),
-    "llmperf_summary.json": (Tool.LLMPERF, 548.1, 149, 5, None, 310.0, 20.2027),
-    "profile_export_aiperf_0.13.json": (Tool.AIPERF, 45.8, 24, 2, None, 23.604, 2.364 * 47 / 23),
-}
-"""Of each run, by its place: tool, ISL, OSL, concurrency, request rate, and typical TTFT and TPOT [ms]."""
+SAMPLES = yaml.safe_load((FOLDER.parent / "benchmark_samples.yaml").read_text("utf-8"))
 
 
-@pytest.mark.parametrize(("name", "expected"), SAMPLES.items())
-def test_samples_of_every_tool(name: str, expected: Expected) -> None:
-    (run,) = (run for run in runs(re.split(r"[:\[]", name)[0]) if run.where.endswith(name))
-    tool, isl, osl, concurrency, rate, ttft, tpot = expected
-    assert (run.source, run.concurrency) == (tool, concurrency)
-    assert [run.isl, run.osl] == pytest.approx([isl, osl], rel=1e-4)
+@pytest.mark.parametrize("row", SAMPLES, ids=lambda row: row["run"])
+def test_samples_of_every_tool(row: dict[str, Any]) -> None:
+    (run,) = (run for run in runs(re.split(r"[:\[]", row["run"])[0]) if run.where.endswith(row["run"]))
+    rate = row["request_rate"]
+    assert (run.source, run.concurrency) == (row["tool"], row["concurrency"])
+    assert [run.isl, run.osl] == pytest.approx([row["isl"], row["osl"]], rel=1e-4)
     assert run.prompts == run.completed
     assert run.request_rate == (None if rate is None else pytest.approx(rate, rel=1e-4))
-    assert run.ttft.typical == pytest.approx(ttft / 1e3, rel=1e-3)
-    assert run.tpot.typical == pytest.approx(tpot / 1e3, rel=1e-3)
+    assert run.ttft.typical == pytest.approx(row["ttft_ms"] / 1e3, rel=1e-3)
+    assert run.tpot.typical == pytest.approx(row["tpot_ms"] / 1e3, rel=1e-3)
 
 
 def test_every_format_has_a_sample_and_a_row_in_the_docs() -> None:

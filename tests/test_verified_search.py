@@ -107,13 +107,11 @@ def test_where_fresh_requests_refute_the_best_the_next_best_and_its_neighbors_ar
     bench: Any = Oracle(small(), (2, 2))
     loop = Loop(bench, [apart(small(), 4, 4)])
     best = loop.run()
-    assert best is not None
     assert replicas(best.fleet) == (2, 2)
     bench.needed = (2, 3)
     refuted = bench.verdicts[fleet_key(best.fleet)] = bench.look(best.fleet)
     loop.refute(refuted)
     winner = loop.run()
-    assert winner is not None
     assert replicas(winner.fleet) == (2, 3)
     assert refuted in [verdict for _, verdict in loop.trail]
 
@@ -122,13 +120,11 @@ def test_one_colocated_pool_takes_the_place_of_two_where_it_costs_less_and_holds
     instance, start = small(), apart(small(), 6, 6)
     refusing, taking = Oracle(instance, (6, 6)), Oracle(instance, (6, 6), others=True)
     kept = searched(refusing, start, search=evaluated(instance)).winner
-    assert kept is not None
     assert fleet_key(kept.fleet) == fleet_key(start)
     others = [verdict for verdict in refusing.verdicts.values() if verdict.fleet is not kept.fleet]
     assert others
     assert all(verdict.cost < kept.cost for verdict in others)
     winner = searched(taking, start, search=evaluated(instance)).winner
-    assert winner is not None
     assert len(winner.fleet.pools) == 1
     assert winner.cost < kept.cost
 

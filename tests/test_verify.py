@@ -78,7 +78,6 @@ def planned(level: Level = Level.STANDARD) -> Plan:
 def test_a_standard_plan_is_proven_and_wastes_nothing() -> None:
     plan, found = planned(), planned().simulation
     assert plan.simulated
-    assert found is not None
     assert found.held
     assert plan.status in {Status.OPTIMAL, Status.FEASIBLE}
     (one,) = found.classes
@@ -87,8 +86,6 @@ def test_a_standard_plan_is_proven_and_wastes_nothing() -> None:
     assert plan.classes[0].ttft_s == one.ttft_s
     assert one.ttft_s.p90 <= plan.classes[0].ttft_limit_s
     assert plan.goodput_rps == found.goodput_rps
-    assert found.goodput_rps is not None
-    assert found.goodput_fails_rps is not None
     assert plan.demand_rps <= found.goodput_rps < found.goodput_fails_rps
     assert any(point.rate_rps == pytest.approx(found.goodput_fails_rps, rel=1e-9) for point in found.curve)
     assert found.one_replica_less
@@ -111,11 +108,9 @@ def test_a_thorough_plan_was_tuned_and_run_four_times() -> None:
     few = space(tensor_parallel=(1,), max_num_seqs=(128,), roles=(Role.COLOCATED,))
     plan = optimize(problem(space=few, workload=workload(RATE)), level=Level.THOROUGH)
     found = plan.simulation
-    assert found is not None
     assert found.held
     assert found.replications >= 4
     tuning = found.tuning
-    assert tuning is not None
     (pool_,) = plan.pools
     assert tuning.looks == min(pool_.replicas, 2) + 1
     assert [row.tail for row in tuning.front] == sorted([row.tail for row in tuning.front], reverse=True)

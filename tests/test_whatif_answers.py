@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.errors import InputError
 from optimizer.loads.effort import Level
 from optimizer.loads.instance import planned_instance
 from optimizer.plans.records import Sensitivity, engine_counts
@@ -54,7 +55,6 @@ def test_a_scenario_costs_what_optimize_says_and_its_bound_is_the_floor(changes:
     assert best.bound == pytest.approx(plan.floor_usd_per_hour, rel=2e-3)
     assert best.gap == pytest.approx(plan.certified_gap, abs=2e-3)
     few, cost = answer(problem), best.cost or 0.0
-    assert few.cost is not None
     assert few.cost >= cost * (1.0 - 1e-9)
 
 
@@ -65,8 +65,6 @@ def test_dearer_gpus_never_make_a_fleet_cheaper_and_all_prices_scale(h100: float
     cost = answer(changed(small(), **prices)).cost
     dearer = answer(changed(small(), **prices | {"price__H100": h100 * 1.3})).cost
     scaled = answer(changed(small(), **{key: value * factor for key, value in prices.items()})).cost
-    assert cost is not None
-    assert dearer is not None
     assert cost <= dearer * (1.0 + 1e-9) <= cost * 1.3 * (1.0 + 1e-9)
     assert scaled == pytest.approx(cost * factor)
 
@@ -108,18 +106,27 @@ def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
     curve = frontier(problem, "rate", (5.0, 80.0))
     costs = [step.answer.cost for step in curve.steps]
     assert None not in costs
-    assert costs == sorted(costs)  # type: ignore[type-var]
+    assert costs == sorted(costs)
     assert len(costs) >= 3
     assert (curve.steps[0].start, curve.steps[-1].end) == (5.0, 80.0)
     for step, after in pairwise(curve.steps):
         assert after.start == pytest.approx(step.end, rel=1.1 * curve.tolerance)
-        assert step.answer.cost is not None
         near = answer(changed(problem, rate=step.end * 0.999)).cost
-        assert near is not None
         assert near >= step.answer.cost * (1.0 - 1e-9)  # the search promises less than the fleet holds
         assert step.answer.goodput == pytest.approx(step.end, rel=2e-3)
     rows = curve_record(replace(curve, by_budget=True))["steps"]
     assert [row["rate_rps"] for row in rows] == [step.end for step in curve.steps]
+
+
+def test_what_a_budget_serves_goes_on_beyond_the_range_as_far_as_the_last_fleet_does() -> None:
+    last = frontier(small(accelerators=THREE_GPUS["accelerators"][:1]), "budget").steps[-1]
+    assert last.end == last.answer.goodput > 4.0 * 20.0
+
+
+@pytest.mark.parametrize(("high", "hint"), [(1.0, r"such as 0\.999$"), (99.0, r"0\.999; did you mean 99%\?$")])
+def test_goals_of_attainment_are_below_one(high: float, hint: str) -> None:
+    with pytest.raises(InputError, match=hint):
+        frontier(small(), "attainment", (0.5, high))
 
 
 # --- shadow prices, tornado, near-optimal ---------------------------------------------------------------------------
@@ -141,7 +148,6 @@ def test_shadow_prices_are_what_solving_again_gives(changes: dict[str, object], 
     values = []
     for upper in (row.upper, row.upper * (1.0 + step)):
         relaxed = relaxation(planned_instance(with_limit(limited, limit, upper)), limit, goodput=worth == "req/s")
-        assert relaxed is not None
         values.append(relaxed[0])
     assert (values[0] - values[1]) / (row.upper * step) == pytest.approx(row.dual, rel=0.05)
 
@@ -156,15 +162,12 @@ def problem() -> Problem:
 
 @pytest.fixture(scope="module")
 def found(problem: Problem) -> Sensitivity:
-    moved = sensitivity(problem, complete=True)
-    assert moved is not None
-    return moved
+    return sensitivity(problem, complete=True)
 
 
 def test_slower_steps_never_cost_less(found: Sensitivity) -> None:
     row = next(row for row in found.levers if row.lever == STEP_TIME)
     assert (row.low, row.value, row.high) == (0.05, 0.5, 0.95)
-    assert row.usd_per_hour_low is not None
     assert row.usd_per_hour_low <= found.usd_per_hour * (1 + 1e-9)
     assert row.usd_per_hour_high is None or row.usd_per_hour_high >= found.usd_per_hour * (1 - 1e-9)
 
@@ -185,9 +188,8 @@ def test_where_the_plan_mixes_gpus_prices_move_fleets_of_more_pools(tmp_path: Pa
     assert run(["init", "-o", str(path)]) == 0
     problem = load_problem(path, {"search.tensor_parallel": 1, "search.pipeline_parallel": 1})
     plan = optimize(problem, level=Level.QUICK)
-    assert answer(problem).cost > plan.cost_usd_per_hour  # type: ignore[operator]
+    assert answer(problem).cost > plan.cost_usd_per_hour
     moved = sensitivity(problem, complete=False, plan=plan)
-    assert moved is not None
     assert moved.usd_per_hour == pytest.approx(plan.cost_usd_per_hour)
     ends = [(f"price.{row.accelerator}", *pair) for row in moved.break_even for pair in pairwise(row.pieces)]
     assert len(ends) >= 3

@@ -46,8 +46,7 @@ def answered(*arguments: object, code: int = 0, verify: int = 0) -> dict[str, An
     asked = [*map(str, arguments), "--verify", str(verify), "--json"]
     done = CliRunner().invoke(cli, asked, standalone_mode=False)
     assert (done.exception, done.return_value) == (None, code), done.output
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def test_a_sweep_is_rows_in_grid_order_a_table_and_a_page(workload: Path, tmp_path: Path) -> None:
@@ -81,7 +80,6 @@ def test_a_sweep_is_rows_in_grid_order_a_table_and_a_page(workload: Path, tmp_pa
     assert not any("[" in value or "{" in value for line in table for value in line.values())
     text = page.read_text("utf-8")
     twin = re.search(r'<script type="application/json" id="result">(.*?)</script>', text, re.S)
-    assert twin is not None
     assert json.loads(twin[1]) == record
     costs = [row["cost_usd_per_hour"] for row in rows]
     assert f"8 scenarios: the cheapest fleet costs ${min(costs):.2f}/h to ${max(costs):.2f}/h" in text

@@ -103,7 +103,6 @@ def test_a_fleet_that_a_simulation_refutes_is_replaced_by_one_that_holds(
     assert missed.attainment < 0.99
     assert "(99 % asked; 95 % interval " in missed.fault
     assert best.cost == 5.0  # as `optimize` has it
-    assert best.attainment is not None
     assert best.attainment >= 0.99
     assert answer(tight, effort) == promised  # what was known before is as it was
 
@@ -129,7 +128,6 @@ def test_break_even_prices_are_those_of_a_fleet_that_simulation_did_not_refute(t
     ]  # fmt: skip
     simulated = {"cost_usd_per_hour": best.cost, "pools": list(best.pools), "simulation": Mock(others=others)}
     moved = sensitivity(tight, complete=False, plan=plan.model_copy(update=simulated))
-    assert moved is not None
     assert moved.usd_per_hour == 3.0
     for row in moved.break_even:
         piece = next(piece for piece in row.pieces if piece.low <= row.usd_per_gpu_hour <= piece.high)
@@ -138,7 +136,7 @@ def test_break_even_prices_are_those_of_a_fleet_that_simulation_did_not_refute(t
 
 
 def test_what_cannot_be_simulated_along_a_lever_says_what_can(tight: Problem) -> None:
-    for key, bounds, frontier_words in (("rate", (10.0, 20.0), True), ("osl_scale", (0.9, 1.1), False)):
+    for key, bounds, frontier_words in (("rate", (17.0, 18.0), True), ("osl_scale", (0.99, 1.01), False)):
         shown = text(break_even_document(break_even(tight, key, bounds), simulable=False))
         assert (
             f"Not simulated: --verify is for fleets along a price, not along {key}. --simulate simulates each" in shown
@@ -212,10 +210,8 @@ def test_the_cheapest_of_near_optimal_fleets_are_simulated_first(judge: Judge) -
 # --- the frontier ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bounds", [(10.5, 18.0), (13.0, 26.0)])
-def test_a_step_ends_where_its_fleet_was_seen_to_hold(
-    tight: Problem, judge: Judge, bounds: tuple[float, float]
-) -> None:
+def test_a_step_ends_where_its_fleet_was_seen_to_hold(tight: Problem, judge: Judge) -> None:
+    bounds = (13.0, 22.0)
     judge(one_replica_until(16.6))
     curve = frontier(tight, "rate", bounds, looks=12)
     moved, after = curve.steps[:2]

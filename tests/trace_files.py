@@ -21,7 +21,7 @@ Write = Callable[..., Path]
 
 def refusal(path: Path, **options: object) -> str:
     with pytest.raises(InputError) as caught:
-        read_trace(path, **options)  # type: ignore[arg-type]
+        read_trace(path, **options)
     return str(caught.value).removeprefix(str(path))
 
 

@@ -102,7 +102,7 @@ Count = Annotated[int, Field(ge=0, le=10**12)]
 Degree = Annotated[int, Field(ge=1, le=10**12)]
 
 
-STRICT: Final = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=True)
+STRICT: Final = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True)
 """Configuration of the parts of a plan file: a frozen dataclass is taken as it is, a part of a file is checked."""
 
 

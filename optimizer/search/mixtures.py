@@ -348,6 +348,11 @@ def balance(first: FloatArray, second: FloatArray) -> FloatArray:
 
     The first has the flows of comparative advantage. first, second (rows, flows): share of the time that each flow
     would keep a pool busy.
+
+    Besides all of one flow the first takes x of the other: 0.2 + 0.6 x = 0.3 (1 - x).
+
+    >>> balance(np.array([[0.2, 0.6]]), np.array([[0.6, 0.3]])).round(4)
+    array([0.2667])
     """
     by = np.argsort(first / np.maximum(second, 1e-300), axis=1, kind="stable")
     nothing = np.zeros((first.shape[0], 1))
