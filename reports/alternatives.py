@@ -133,7 +133,8 @@ def miss_sentences(plan: Plan) -> list[str]:
         if not number and violated(plan) and keeps_goals:
             limit = "this limit" if len(violated(plan)) == 1 else "these limits"
             looser = any(binding.unit == "s" for binding in violated(plan))  # and no looser than it is relaxed below
-            change = f"with {limit} relaxed as below" if looser else f"without {limit}"
+            lifted = miss.label if miss.label.startswith("without ") else f"without {limit}"
+            change = f"with {limit} relaxed as below" if looser else lifted
             share = f"{percent(miss.attainment)} of requests, {basis}"
             sentences.append(f"Cheapest fleet {change}: {pools}{price}; it would meet the SLO ({share}).")
             continue

@@ -164,7 +164,7 @@ class SloClass(SloLimits):
     name: Text = "default"
     """Name of the class."""
     share: ClassShare | None = None
-    """Share of all requests in this class [1]; may be left out where there is one class."""
+    """Share of all requests in this class [1], of whatever lengths; may be left out where there is one class."""
     attainment: Attainment | None = None
     """Share of requests that must be within all limits [1]. Default: 0.9."""
     percentile: Attainment | None = None
