@@ -20,7 +20,7 @@ MOST_NAMES: Final = 2
 """Other kinds of fleet that one fleet is named after."""
 FIRST_KINDS: Final = {"safe", "colocated_only", "disaggregated_only"}
 """Kinds of alternatives that come first: the fleet whose price the risk states, and the other way to serve."""
-LABEL_LIMIT: Final = 100
+LABEL_LIMIT: Final = 160
 """Of the name of an alternative, which may list the engines of two pools."""
 ENGINES_LIMIT: Final = 1000
 """Of the list of engines that an alternative is without, which no view may cut."""
