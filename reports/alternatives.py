@@ -20,7 +20,7 @@ MOST_NAMES: Final = 2
 """Other kinds of fleet that one fleet is named after."""
 FIRST_KINDS: Final = {"safe", "colocated_only", "disaggregated_only"}
 """Kinds of alternatives that come first: the fleet whose price the risk states, and the other way to serve."""
-LABEL_LIMIT: Final = 100
+LABEL_LIMIT: Final = 160
 """Of the name of an alternative, which may list the engines of two pools."""
 ENGINES_LIMIT: Final = 1000
 """Of the list of engines that an alternative is without, which no view may cut."""
@@ -133,7 +133,8 @@ def miss_sentences(plan: Plan) -> list[str]:
         if not number and violated(plan) and keeps_goals:
             limit = "this limit" if len(violated(plan)) == 1 else "these limits"
             looser = any(binding.unit == "s" for binding in violated(plan))  # and no looser than it is relaxed below
-            change = f"with {limit} relaxed as below" if looser else f"without {limit}"
+            lifted = miss.label if miss.label.startswith("without ") else f"without {limit}"
+            change = f"with {limit} relaxed as below" if looser else lifted
             share = f"{percent(miss.attainment)} of requests, {basis}"
             sentences.append(f"Cheapest fleet {change}: {pools}{price}; it would meet the SLO ({share}).")
             continue

@@ -145,7 +145,7 @@ def demand_sentence(plan: Plan) -> str:
     load = plan.workload
     shape = f"{significant(load.mean_isl)} input and {significant(load.mean_osl)} output tokens on average"
     number = len(slo_classes(plan))
-    classes = f", {plural(number, 'SLO class')}" if number else ""
+    classes = f", {plural(number, 'SLO class')}{' of the same lengths' * (number > 1)}" if number else ""
     return f"{clean(plan.model)} at {rate(plan.demand_rps)} with {shape}{classes}."
 
 

@@ -302,10 +302,11 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
         subject = "Whether a replica is spare is undecided: with one fewer"
     losses = list[str]()
     for row in rows[:MOST_LESS]:
-        name, share, _ = tightest(row.attainment, plan.classes)
+        name, share, goal = tightest(row.attainment, plan.classes)
         reasons = {
             " (undecided)": undecided(row, plan),
             " (in the trace's own order)": row.replayed,
+            " so far, but the queue grows without end": row.overloaded and share >= goal,
             " (overloaded)": row.overloaded,
             " (once its KV memory was full)": row.stuck,
         }

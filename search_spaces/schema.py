@@ -164,7 +164,7 @@ class SloClass(SloLimits):
     name: Text = "default"
     """Name of the class."""
     share: ClassShare | None = None
-    """Share of all requests in this class [1]; may be left out where there is one class."""
+    """Share of all requests in this class [1], of whatever lengths; may be left out where there is one class."""
     attainment: Attainment | None = None
     """Share of requests that must be within all limits [1]. Default: 0.9."""
     percentile: Attainment | None = None
@@ -311,7 +311,8 @@ class ConstraintsSection(FileSection):
     headroom: SpareReplicas = SpareReplicas()
     """Spare replicas for failures and upgrades."""
     routing: Annotated[Routing, member(Routing)] = Routing.FRACTIONAL
-    """fractional: any share of a length to any pool; threshold: each prompt length whole to one pool of a stage."""
+    """fractional: any share of a length to any pool; threshold: each prompt length whole to one pool of a stage, as
+    wherever the target's router tells pools apart, for it does so by length."""
     balancing: Annotated[Balancing, member(Balancing, ROUTER_SPELLINGS)] = Balancing.LEAST_TOKENS
     """Which replica of a pool the router sends a prompt to. least-tokens: that with the fewest prompt tokens to
     compute, as llm-d's does; least-requests: that with the fewest requests, as those of vLLM, SGLang, TensorRT-LLM and

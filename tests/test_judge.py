@@ -126,9 +126,9 @@ def test_a_class_is_judged_by_its_interval_and_not_by_its_share(
     assert lacking is None or one.lacking == pytest.approx(lacking)
 
 
-@pytest.mark.parametrize(("replicas", "behind"), [((1, 20), 0), ((20, 1), 1)])
+@pytest.mark.parametrize(("replicas", "behind"), [((1, 20), 0), ((20, 1), 1), ((6, 1), 1)])
 def test_the_stage_that_is_too_small_falls_behind(replicas: tuple[int, int], behind: int) -> None:
-    """Prompts that wait are in the prefill pool; those that are computed and wait are in the decode pool."""
+    """Prompts that wait are in the prefill pool, computed ones in the decode pool, even where (6, 1) few can wait."""
     pools = two_engines_for_prompts(small()).pools
     starved = Fleet(tuple(replace(engines, replicas=n) for engines, n in zip(pools, replicas, strict=True)))
     judgement = judge(small(), starved, requests=1500, volume=60.0)

@@ -169,6 +169,7 @@ class TestNoFleet:
         assert nearest.pools
         assert nearest.cost_usd_per_hour
         assert limit in nearest.why_not
+        assert limit in nearest.label
 
     def test_a_demand_far_beyond_the_inventory_is_refused_by_what_that_can_serve(self) -> None:
         """What any could serve is more than the best one does; what is offered in its place holds when simulated."""

@@ -99,6 +99,7 @@ def test_values_of_numpy_and_texts_with_units_are_taken_as_they_are_meant(
     curve = pdplan.frontier(problem, "ttft", between=("500ms", "2s"), verify=0)
     simulated = pdplan.simulate(plan, requests=500, seed=None)
     assert all(len(repr(item)) < 500 for item in (plan, simulated, pdplan.evaluate(plan, effort="none"), curve))
+    assert len(repr(curve.steps[0])) < 2000
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from optimizer.plans.records import CheaperFleets, EnginePool, ErrorBars, Prefix
 from reports.answers.deployability import deploy_command, what_runs
 from reports.answers.plan import plan_page
 from reports.command_lines import again_command
+from reports.verdict import losses_sentence
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
 from tests.golden_files import assert_golden
-from tests.report_cases import load, text_of, with_command, with_sensitivity
+from tests.report_cases import judged, load, text_of, with_command, with_sensitivity
 
 BASE, TOGETHER, NONE = load("disaggregated"), load("colocated"), load("infeasible")
 BASES = (BASE, TOGETHER, NONE)
@@ -118,6 +119,13 @@ def test_what_is_said_anew() -> None:
         base = lines(next(one for one in BASES if one.name == plan.name))
         text += "\n".join([f"### {name}", *(line for line in lines(plan) if line not in base), "", ""])
     assert_golden("sentences.txt", text)
+
+
+def test_a_fleet_that_meets_a_long_limit_while_its_queue_grows_is_no_spare() -> None:
+    row = judged(BASE, "p0: one replica fewer", 40.0, 4.0)
+    row = row.model_copy(update={"attainment": dict.fromkeys(row.attainment, 1.0)})
+    words = losses_sentence([row], BASE)
+    assert "100 % of chat requests meet the SLO so far, but the queue grows without end; pdplan" in words
 
 
 def test_a_problem_planned_again_keeps_its_target_and_what_is_not_said_anew() -> None:

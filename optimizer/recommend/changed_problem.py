@@ -248,11 +248,13 @@ def nearest_simulated(instance: Instance, verdict: Verdict) -> Miss:
 
 def without_a_limit(instance: Instance, effort: Effort) -> Miss | None:
     """The nearest fleet without each limit in turn, or without all if no single one helps; None if none exists."""
-    nearest: list[tuple[Solution, list[Binding]]] = []
+    nearest: list[tuple[Solution, list[Binding], str]] = []
     problem = least_demand(instance.problem)
     free, limits = without_limits(problem), list(stated_limits(problem))
     pairs = [(with_limit(problem, name, None), with_limit(free, name, most)) for name, most in limits]
     pairs += [(free, problem)] if len(pairs) > 1 else []
+    labels = [f"without the limit on {name.replace(INVENTORY, 'the inventory of ')}" for name, _ in limits]
+    labels += ["without the limits on the fleet"]
     for place, (free_problem, alone) in enumerate(pairs):
         if effort.brake.stopped() or (nearest and place == len(pairs) - 1):
             break
@@ -263,15 +265,14 @@ def without_a_limit(instance: Instance, effort: Effort) -> Miss | None:
         solution = replace(solution, instance=free_instance)
         broken = _broken_limits(instance, solution)
         if broken:
-            nearest.append((solution, broken))
+            nearest.append((solution, broken, labels[place]))
         elif instance.problem.objective.goal is Goal.MIN_COST:
             return Miss(kept=solution)
     if not nearest:
         return None
     either = " Any one of these limits relaxed is enough." if len(nearest) > 1 else ""
-    label = "without the limits on the fleet"
-    rows = [solution.row(NEAREST, label, f"{_needs(broken)}{either}") for solution, broken in nearest]
-    return Miss(rows, sorted((limit for _, broken in nearest for limit in broken), key=lambda limit: limit.slack))
+    rows = [solution.row(NEAREST, label, f"{_needs(broken)}{either}") for solution, broken, label in nearest]
+    return Miss(rows, sorted((limit for _, broken, _ in nearest for limit in broken), key=lambda limit: limit.slack))
 
 
 def _broken_limits(instance: Instance, solution: Solution) -> list[Binding]:

@@ -395,12 +395,23 @@ def half_width(judgement: Judgement) -> float:
 
 
 def pool_behind(judgement: Judgement) -> int | None:
-    """Index of the pool in which most requests piled up over all runs; None if the fleet keeps up."""
+    """Index of the pool in which most requests piled up over all runs; None if the fleet keeps up.
+
+    A full decode pool blocks the prefill pools, which keep the KV cache of computed prompts until it has room. It is
+    behind where prompts wait longer for it than they take to compute, though they pile up before the prefill pool.
+    """
     if not judgement.overloaded:
         return None
     roles = [pool.role for pool in judgement.engines]
     backlogs = [sum(pool_backlog(run, number, role) for run in judgement.runs) for number, role in enumerate(roles)]
-    return int(np.argmax(backlogs))
+    behind = int(np.argmax(backlogs))
+    computed, waited = 0.0, np.zeros(len(roles))
+    for run in judgement.runs:
+        prompts, later = _pools(run)
+        moved = (prompts == behind) & np.isfinite(run.result.moved)
+        computed += float((run.result.prompt_end - run.result.prompt_start)[moved].sum())
+        np.add.at(waited, later[moved], run.result.transfer[moved])
+    return int(np.argmax(waited)) if waited.sum() > computed else behind
 
 
 def pool_backlog(run: Run, number: int, role: Role) -> int:

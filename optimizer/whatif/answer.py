@@ -84,7 +84,7 @@ class Answer:
     refuted: tuple[Answer, ...] = ()
     fault: str = ""
     fleet: str = ""
-    case: Case | None = None
+    case: Case | None = field(default=None, repr=False)
 
     @property
     def portable(self) -> Answer:

@@ -439,7 +439,7 @@ def _simulation_sentences(purchase: BuyingPlan) -> tuple[str, ...]:
     if number < fleet_count:
         sentence += f" The others are by formula (--verify N). {before}"
     misses = {(look.fleet.rate, engine_counts(look.fleet.pools)): look for look in reversed(purchase.refuted)}
-    cut = f"{plural(len(misses), 'fleet')} missed the SLO in simulation; here are {REFUTED} of them."
+    cut = f"{plural(len(misses), 'fleet')} were ruled out by simulation; here are {REFUTED} of them."
     ruled_out = [
         f"Simulated and ruled out: {fleet_line(look.fleet.pools)} at {rate(look.fleet.rate)}. It {look.fault}."
         for look in [*misses.values()][::-1][:REFUTED]

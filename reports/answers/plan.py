@@ -66,7 +66,7 @@ def plan_document(
         runs = runs or deployability.what_runs(plan)
         sections = _brief(plan, runs) if brief else complete_sections(plan, runs)
     else:
-        looked_up = () if brief else (plan_details.workload_section(plan, workload_charts(plan)), _trust(plan))
+        looked_up = () if brief else (plan_details.workload_section(plan, workload_charts(plan)), _trust(plan, runs))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
     caveats = [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if has_fleet(plan) else []
     # the headline of a fleet says which model it serves, and by which engine
@@ -183,7 +183,7 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
         *(() if plan.status is Status.STATED else (sensitivity_section(plan),)),
         plan_details.workload_section(plan, workload_charts(plan)),
         plan_details.settings_section(plan, runs, deployability.files_section(plan, runs)),
-        _trust(plan),
+        _trust(plan, runs),
     )
 
 
@@ -370,7 +370,7 @@ def _front_row(
     return fleet, hourly(price), extra, percent(tail) if tail else MISSING, percent(met), *times, basis
 
 
-def _trust(plan: Plan) -> Section:
+def _trust(plan: Plan, runs: Deployable | None) -> Section:
     """What the figures rest on, and the command that gives them again."""
     source = plan.provenance
     assumption_words = plural(len(source.assumptions), "assumption")
@@ -381,11 +381,12 @@ def _trust(plan: Plan) -> Section:
         basis = "Latencies are simulated; request rates and utilization are by formula. "
     verb = "is" if len(source.assumptions) == 1 else "are"
     name = inputs_of(plan, "model").get("name", source.inputs.get("model"))
-    checkpoint = served_checkpoint(name) if isinstance(name, str) and "/" not in name else None
+    is_deployable = has_fleet(plan) and (runs is None or runs.target is not None)
+    checkpoint = served_checkpoint(name) if is_deployable and isinstance(name, str) and "/" not in name else None
     facts = (
         f"Demand: {demand_sentence(plan)}" if has_fleet(plan) else "",
         f"{basis * has_fleet(plan)}Nothing here was measured on your machines.",
-        f"By default, deployment files load the weights of {checkpoint}." if checkpoint and has_fleet(plan) else "",
+        f"By default, deployment files load the weights of {checkpoint}." if checkpoint else "",
         f"{assumption_words} {verb} in force: provenance.assumptions in plan.json." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}.",
