@@ -64,13 +64,13 @@ def test_a_gpu_that_is_better_in_every_figure_is_no_slower(chain: str, name: str
 
 
 def test_a_prefill_engine_only_prefills() -> None:
-    found = of(Role.PREFILL)
+    found = of(Role.PREFILL, isl=5000)
     assert found.decode is None
     assert found.batch is None
     assert found.prefill is not None
     assert found.requests_per_second == pytest.approx(1 / found.prefill.time)
     assert found.binds == found.prefill.bound_by == "compute"
-    assert found.max_batch == of(Role.PREFILL, osl=1).max_batch  # it holds prompts, however long the answers
+    assert found.max_batch == of(Role.PREFILL, isl=5000, osl=1).max_batch  # it holds prompts, however long the answers
 
 
 def test_a_decode_engine_only_decodes_all_tokens_but_the_first() -> None:
@@ -81,7 +81,7 @@ def test_a_decode_engine_only_decodes_all_tokens_but_the_first() -> None:
 
 
 def test_a_colocated_engine_pays_both() -> None:
-    found = of(Role.COLOCATED, batch=50)
+    found = of(Role.COLOCATED, isl=5000, batch=50)
     assert found.prefill is not None
     assert found.decode is not None
     assert 1 / found.requests_per_second == pytest.approx(found.prefill.time + 200 * found.decode.time / 50)
@@ -89,9 +89,17 @@ def test_a_colocated_engine_pays_both() -> None:
 
 def test_stages_share_prompts() -> None:
     """Prompts leave at stages / latency."""
-    found = estimate(llama_8b(), toy_config(role=Role.PREFILL, pipeline=2), OVERHEAD, 1000, 200)
+    found = estimate(llama_8b(), toy_config(role=Role.PREFILL, pipeline=2), OVERHEAD, 5000, 200)
     assert found.prefill is not None
     assert found.requests_per_second == pytest.approx(2.0 / found.prefill.time)
+
+
+def test_short_prompts_share_a_step() -> None:
+    """Eight prompts of 1,000 tokens fit in the budget of 8,192."""
+    config = toy_config(role=Role.PREFILL, max_num_batched_tokens=8192)
+    step = step_time(llama_8b(), engine_arrays(llama_8b(), [config], OVERHEAD), StepLoad.prefill(1000, 8))
+    found = estimate(llama_8b(), config, OVERHEAD, 1000, 1)
+    assert found.requests_per_second == pytest.approx(8.0 / step.total[0, 0])
 
 
 def test_data_ranks_step_together() -> None:
