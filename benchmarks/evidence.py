@@ -18,6 +18,7 @@ from kernel_tables import (
     collective_samples,
     columns,
     decode_samples,
+    dispatch_samples,
     gemm_samples,
     latent_samples,
     load_hardware,
@@ -272,15 +273,18 @@ def expanding_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evid
     return found
 
 
+DISPATCH = "moe_a2a_trtllm"
+"""Table of the kernels that bring tokens to their experts and back; others in it do not move 16 bit both ways."""
+
+
 def collective_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
-    """vLLM's all-reduce inside a CUDA graph, newest version; NCCL's all-to-all, newest version."""
+    """vLLM's all-reduce inside a CUDA graph, newest version; dispatch and combine of experts in 16 bit (`DISPATCH`)."""
     rows = rows_of(folder / "kernels" / "comm.csv.gz")
     found = []
     for system, name in SYSTEMS.items():
         for kernel_class, wanted in (
             ("all_reduce", {"kernel": "vLLM_custom_graph", "op": "all_reduce"}),
             ("all_reduce_large", {"kernel": "vLLM_custom_graph", "op": "all_reduce"}),
-            ("all_to_all", {"kernel": "NCCL", "op": "alltoall", "dtype": "half"}),
         ):
             mine = select(rows, system=system, **wanted)
             if not mine:
@@ -290,6 +294,10 @@ def collective_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evi
             samples = collective_samples(mine, hardware[name], kernel_class)
             source = f"kernels/comm.csv ({TABLES}), {wanted['kernel']} {newest}"
             found.append(evidence(name, kernel_class, "bf16", samples, source, [link_rule(samples)]))
+        mine = select(rows, system=system, source=DISPATCH, dtype="bfloat16")
+        if mine:
+            source = f"kernels/comm.csv ({TABLES}), DeepEP of trtllm {mine[0]['version']}, the quicker of both kernels"
+            found.append(evidence(name, "all_to_all", "bf16", dispatch_samples(mine, hardware[name]), source))
     return found
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -201,6 +202,10 @@ STAGE_LIMIT = 2**18
 """Message from which vLLM reduces in two stages among eight GPUs; up to four do so from twice as much [byte]."""
 
 
+MESSAGE_EDGES = (64e3, 1e6, 16e6)
+"""Bins of messages [byte]."""
+
+
 def collective_samples(rows: list[Row], hardware: Hardware, operation: str) -> Samples:
     """Collectives over the scale-up link: bytes over one GPU's link in one direction.
 
@@ -208,23 +213,38 @@ def collective_samples(rows: list[Row], hardware: Hardware, operation: str) -> S
     """
     size, gpus, milliseconds = columns(rows, "message_bytes", "num_gpus", "latency_ms")
     traffic = messages_read(operation, gpus) * size
-    bins = regime(size, (64e3, 1e6, 16e6))
+    bins = regime(size, MESSAGE_EDGES)
     samples = single_kernels(np.zeros_like(size), traffic, milliseconds * 1e-3, bins, peak=1.0, bandwidth=hardware.link)
     return samples.where(in_reach(operation, size))
 
 
 def messages_read(operation: str, gpus: Array) -> Array:
-    """Messages that pass one GPU's link: n - 1 in one stage, 2 (n-1)/n in two, (n-1)/n in an all-to-all [1]."""
-    if operation == "all_reduce":
-        return gpus - 1.0
-    return (2.0 if operation == "all_reduce_large" else 1.0) * (gpus - 1.0) / gpus
+    """Messages that pass one GPU's link: n - 1 in one stage, 2 (n-1)/n in two [1]."""
+    return gpus - 1.0 if operation == "all_reduce" else 2.0 * (gpus - 1.0) / gpus
 
 
 def in_reach(operation: str, size: Array) -> NDArray[np.bool_]:
     """Messages by which an all-reduce is told: vLLM's kernel has one stage below the limit, two from twice as much."""
     if operation == "all_reduce":
         return np.asarray(size < STAGE_LIMIT)
-    return np.asarray(size >= 2 * STAGE_LIMIT) if operation == "all_reduce_large" else np.ones_like(size, np.bool_)
+    return np.asarray(size >= 2 * STAGE_LIMIT)
+
+
+def dispatch_samples(rows: list[Row], hardware: Hardware) -> Samples:
+    """Tokens to the experts of n GPUs and back, half of it: bytes over one GPU's link, as `all_to_all_time` counts.
+
+    A GPU sends each of its tokens to n (1 - (1 - 1/n)^k) GPUs, all but 1/n of them others. Of several kernels the
+    quickest counts, as engines choose by the number of tokens.
+    """
+    quickest: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
+    for row in rows:
+        ways = quickest[tuple(row[name] for name in ("num_gpus", "num_tokens", "hidden_size", "topk", "num_experts"))]
+        ways[row["op"]] = min(float(row["latency_ms"]) * 1e-3, ways.get(row["op"], np.inf))
+    gpus, tokens, hidden, chosen, _ = np.array([[float(figure) for figure in case] for case in quickest]).T
+    seconds = np.array([(ways["dispatch"] + ways["combine"]) / 2.0 for ways in quickest.values()])
+    traffic = tokens * (1.0 - (1.0 - 1.0 / gpus) ** chosen) * (gpus - 1.0) * hidden * WIDE
+    bins = regime(tokens * hidden * WIDE, MESSAGE_EDGES)
+    return single_kernels(np.zeros_like(traffic), traffic, seconds, bins, peak=1.0, bandwidth=hardware.link)
 
 
 HIDDEN, QUERY_RANK, LATENT, ROPE, NOPE, VALUE = 7168, 1536, 512, 64, 128, 128

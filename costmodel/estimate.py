@@ -131,16 +131,19 @@ def estimate(
 def prompt_seconds(model: Transformer, config: EngineConfig, engines: EngineArrays, isl: float) -> float:
     """Seconds of an engine that one prompt takes where every stage and every data-parallel rank has prompts [s].
 
-    chunks x step of one chunk on each of dp ranks / (pp dp): ranks share the experts and step together, so a prompt
-    alone takes less than its rank does among others. isl: tokens of a prompt.
+    chunks x step of one chunk of g prompts on each of dp ranks / (pp dp g): ranks share the experts and step together,
+    and short prompts share a step, g = floor(budget / (dp isl)) of them. So a prompt alone takes less than its rank
+    does among others, and more than its part of a full step. isl: tokens of a prompt.
     """
     split = config.parallelism
+    room = config.max_num_batched_tokens / split.data
+    prompts = split.data * max(room // isl, 1.0)
 
     def step(new: float, past: float) -> float:
-        return float(step_time(model, engines, StepLoad.prefill(new, split.data, past)).total[0, 0])
+        return float(step_time(model, engines, StepLoad.prefill(new, prompts, past)).total[0, 0])
 
-    mean, count = chunked_steps(isl, 0.0, config.max_num_batched_tokens / split.data, step)
-    return count * mean / (split.pipeline * split.data)
+    mean, count = chunked_steps(isl, 0.0, room, step)
+    return count * mean / (split.pipeline * prompts)
 
 
 def used_efficiencies(model: Transformer, config: EngineConfig) -> dict[tuple[str, str], KernelEfficiency]:

@@ -65,19 +65,31 @@ def test_a_gpu_that_is_better_in_every_figure_is_no_slower(chain: str, name: str
 
 def test_a_role_does_its_own_stage_and_a_colocated_engine_pays_both() -> None:
     """Decodes make all tokens but the first; a prefill engine holds prompts, however long the answers."""
-    prefill, decode, both = of(Role.PREFILL), of(Role.DECODE, batch=50), of(Role.COLOCATED, batch=50)
+    prefill, decode, both = (
+        of(Role.PREFILL, isl=5000),
+        of(Role.DECODE, batch=50),
+        of(Role.COLOCATED, isl=5000, batch=50),
+    )
     assert (prefill.decode, prefill.batch, decode.prefill) == (None, None, None)
     assert prefill.requests_per_second == pytest.approx(1 / prefill.prefill.time)
     assert prefill.binds == prefill.prefill.bound_by == "compute"
-    assert prefill.max_batch == of(Role.PREFILL, osl=1).max_batch
+    assert prefill.max_batch == of(Role.PREFILL, isl=5000, osl=1).max_batch
     assert decode.requests_per_second == pytest.approx(50 / (200 * decode.decode.time))
     assert 1 / both.requests_per_second == pytest.approx(both.prefill.time + 200 * both.decode.time / 50)
 
 
 def test_stages_share_prompts() -> None:
     """Prompts leave at stages / latency."""
-    found = estimate(llama_8b(), toy_config(role=Role.PREFILL, pipeline=2), OVERHEAD, 1000, 200)
+    found = estimate(llama_8b(), toy_config(role=Role.PREFILL, pipeline=2), OVERHEAD, 5000, 200)
     assert found.requests_per_second == pytest.approx(2.0 / found.prefill.time)
+
+
+def test_short_prompts_share_a_step() -> None:
+    """Eight prompts of 1,000 tokens fit in the budget of 8,192."""
+    config = toy_config(role=Role.PREFILL, max_num_batched_tokens=8192)
+    step = step_time(llama_8b(), engine_arrays(llama_8b(), [config], OVERHEAD), StepLoad.prefill(1000, 8))
+    found = estimate(llama_8b(), config, OVERHEAD, 1000, 1)
+    assert found.requests_per_second == pytest.approx(8.0 / step.total[0, 0])
 
 
 def test_data_ranks_step_together() -> None:
