@@ -396,8 +396,6 @@ def inputs_echo(file: WorkloadFile, problem: Problem, base: Path) -> dict[str, A
         drafts["acceptance"] = list(problem.speculation.acceptance)
     if problem.objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR:
         echo["objective"]["max_volume"] = problem.objective.max_volume
-    if problem.target is not None:
-        echo["constraints"]["routing"] = limits.routing.value
     echo["constraints"]["balancing"] = limits.balancing.value
     files = [(model, "config"), (model, "architecture"), (echo, "catalog")]
     for section, key in [*files, *([] if basis_of(file.prices) is not None else [(echo, "prices")])]:

@@ -506,7 +506,6 @@ class Target:
         return replace(
             constraints,
             gateway=None if apart else self.gateway,  # which is told the class; `space` leaves out prefill engines
-            routing=Routing.THRESHOLD if self.parts else constraints.routing,
             balancing=constraints.balancing if counting else Balancing.LEAST_REQUESTS,
             counting=max(counting, key=lambda gateway: gateway.colocated + gateway.apart, default=None),
         )

@@ -328,11 +328,7 @@ EXAMPLES: dict[str, tuple[Plan, Options, str]] = {
     "sglang-by-length": (parted_plan("sglang", prefix=0.25), options("sglang"), ROUTED),
     "trtllm-alike": (plan_of(ALIKE, Ask(engine="trtllm")), options("trtllm"), r"router"),
     "dynamo-by-length": (lengths_plan(), options("dynamo"), r"control|router|pools/"),
-    "llm-d-stages": (
-        plan_of((*STAGES, Case("colocated", "H200", tp=8, seqs=64, tokens=8192)), DENSE),
-        options("llm-d"),
-        r"pools/",
-    ),
+    "llm-d-stages": (plan_of(STAGES, DENSE), options("llm-d"), r"pools/"),
     "llm-d-ranks": (plan_of(RANKS, SPARSE), options("llm-d", claim="models"), r"pools/|model-cache"),
     "llm-d-nvlink": (plan_of(NVLINK, SPARSE), options("llm-d", claim="models"), r"pools/|router"),
     "vllm-nvlink": (plan_of(NVLINK, SPARSE), options("vllm"), r"README|workers/.*node1|compose/gb200-1"),

@@ -49,6 +49,19 @@ def test_the_edge_lies_between_the_lengths_in_proportion() -> None:
     assert misplacing(deployment, gateway_rules(deployment)) == pytest.approx(0.0, abs=1e-12)
 
 
+def test_pools_that_share_every_length_get_their_own_shares_of_it() -> None:
+    """Behind a least-requests router, the faster GPUs would get as many requests at a time as the slower ones."""
+    plan = plan_of((Case("colocated", "H100"), Case("colocated", "L40S")))
+    shares = {"colocated-1": 0.7, "colocated-2": 0.3}
+    routing = [route.model_copy(update={"prefill": shares, "decode": shares}) for route in plan.routing]
+    deployment = deployment_of(plan.model_copy(update={"routing": routing}), "vllm")
+    assert gateway_rules(deployment) == (Rule("colocated-1", None, 7 * PARTS // 10), Rule("colocated-2"))
+    assert (
+        "rand(10000) lt 7000"
+        in dict(deployment_files(plan.model_copy(update={"routing": routing}), options("vllm")))["router.cfg"]
+    )
+
+
 def test_lengths_that_a_gateway_cannot_tell_apart_are_refused() -> None:
     plan = parted_plan()
     first, second = plan.routing

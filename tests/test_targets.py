@@ -19,7 +19,7 @@ from reports.deploy.deployment import default_options, fact
 from reports.deploy.files import target_files
 from search_spaces.bounds import TARGET_NAMES
 from search_spaces.loader import load_problem
-from search_spaces.problem import TARGETS, Balancing, Pools, Routing, target_of
+from search_spaces.problem import TARGETS, Balancing, Pools, target_of
 from tests.running import tiny
 
 TWO_CLASSES = [
@@ -40,22 +40,22 @@ class TestStated:
     """`target:` of a workload file."""
 
     @pytest.mark.parametrize(
-        ("target", "engine", "routing", "balancing"),
+        ("target", "engine", "balancing"),
         [
-            ("vllm", "vllm", Routing.THRESHOLD, Balancing.LEAST_REQUESTS),
-            ("sglang", "sglang", Routing.THRESHOLD, Balancing.LEAST_REQUESTS),
-            ("dynamo", "vllm", Routing.THRESHOLD, Balancing.LEAST_REQUESTS),
-            ("llm-d", "vllm", Routing.FRACTIONAL, Balancing.LEAST_TOKENS),
-            ("trtllm", "trtllm", Routing.THRESHOLD, Balancing.LEAST_REQUESTS),
+            ("vllm", "vllm", Balancing.LEAST_REQUESTS),
+            ("sglang", "sglang", Balancing.LEAST_REQUESTS),
+            ("dynamo", "vllm", Balancing.LEAST_REQUESTS),
+            ("llm-d", "vllm", Balancing.LEAST_TOKENS),
+            ("trtllm", "trtllm", Balancing.LEAST_REQUESTS),
         ],
     )
     def test_its_engine_and_router_are_those_of_the_problem(
-        self, tmp_path: Path, target: str, engine: str, routing: Routing, balancing: Balancing
+        self, tmp_path: Path, target: str, engine: str, balancing: Balancing
     ) -> None:
         found = load_problem(tiny(tmp_path, target=target))
         assert (found.target, found.engine) == (target, engine)
         limits = found.constraints
-        assert (limits.routing, limits.balancing) == (routing, balancing)
+        assert limits.balancing is balancing
         assert limits.gateway == target_of(target).gateway
         (tmp_path / "again.yaml").write_text(json.dumps(found.inputs))
         again = load_problem(tmp_path / "again.yaml")
@@ -119,3 +119,27 @@ def test_llm_d_may_be_written_either_way(name: str, tmp_path: Path) -> None:
     assert deployment_options(plan, target=name).target == "llm-d"
     with pytest.raises(TypeError, match=r"deployment_options\(\) got an unexpected keyword argument 'imagge'"):
         deployment_options(plan, imagge="x")
+
+
+@pytest.mark.parametrize(("target", "shared"), [(None, True), ("vllm", True), ("dynamo", False)])
+def test_two_gpu_types_share_the_only_length_where_a_router_splits_it(
+    tmp_path: Path, target: str | None, shared: bool
+) -> None:
+    """No router tells apart requests of one length; HAProxy splits them at random, whatever their answers."""
+    lengths = {"histogram": [{"isl": 1000, "osl": osl, "share": 0.5} for osl in (100, 300)]}
+    limited = [{"name": "H100", "inventory": 1}, {"name": "L40S", "inventory": 2}]
+    stated = {} if target is None else {"target": target}
+    path = tiny(
+        tmp_path,
+        model="Llama-3.1-8B",
+        workload={"request_rate": "28/s", "lengths": lengths},
+        slo={"ttft": "1s", "tpot": "50ms"},
+        accelerators=limited,
+        search={"tensor_parallel": 1, "pipeline_parallel": 1, "roles": ["colocated"]},
+        constraints={},
+        **stated,
+    )
+    plan = optimize(load_problem(path), level=Level.QUICK)
+    assert (set(plan.gpus) == {"H100", "L40S"}) is shared
+    shares = {tuple(sorted(route.decode.items())) for route in plan.routing}
+    assert len(shares) == (1 if shared else 0)

@@ -186,15 +186,21 @@ def no_staged_prefill(problem: Problem) -> bool:
     return not is_free and problem.target is None and problem.engine not in any_target(problem.engine).stage_by_stage
 
 
+def takes_whole_lengths(problem: Problem, role: Role) -> bool:
+    """Whether each length goes to a single pool of a role: no target's router splits one between pools apart."""
+    limits = problem.constraints
+    return limits.routing is Routing.THRESHOLD or (limits.gateway is not None and role is not Role.COLOCATED)
+
+
 def allowed(instance: Instance, fleet: Fleet) -> bool:
     """Whether a fleet is within every limit on the whole fleet, and its gateway can route as it does.
 
-    SLO classes stay apart where they must; a router of thresholds sends every flow whole to one pool; and pipelines
-    hand over only where a router supports it.
+    SLO classes stay apart where they must; a router must support it that pools share a length, and that pipelines hand
+    over.
     """
     problem, slo = instance.problem, instance.flows.slo
     apart = not classes_apart(problem) or all(np.unique(slo[pool.route > ROUNDING]).size <= 1 for pool in fleet.pools)
-    whole = problem.constraints.routing is not Routing.THRESHOLD or gets_whole(fleet)
+    whole = gets_whole(Fleet(tuple(pool for pool in fleet.pools if takes_whole_lengths(problem, pool.role))))
     prefill = [pool for pool in fleet.pools if pool.role is Role.PREFILL]
     has_pipelines = len(prefill) > 1 and any(instance.tables.pipeline[pool.shape] > 1 for pool in prefill)
     hands_over = not has_pipelines or not no_staged_prefill(problem)

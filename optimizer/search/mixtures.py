@@ -7,8 +7,8 @@ fewest that do are taken, as more engines never miss more. A fleet that holds is
 at a time.
 
 Engines differ in what they need for each length. So one pool serves the prompts up to a cut by length, the other those
-beyond it, and they share a length that the cut goes through. If the gateway knows only thresholds of length, no length
-is shared; otherwise a cut between two lengths is tried last, as routers know it best. Moving the cut gives one pool
+beyond it, and they share a length that the cut goes through. Where no router splits a length, none is
+shared; otherwise a cut between two lengths is tried last, as routers know it best. Moving the cut gives one pool
 more to do and the other less: a pool that misses too much even beside an idle one needs the cut to move away from it,
 and if both do, no cut holds.
 
@@ -40,12 +40,13 @@ from optimizer.fleets.purchase import (
     fleet_gpus,
     keeps_limits,
     no_staged_prefill,
+    takes_whole_lengths,
     with_names,
 )
 from optimizer.loads.bisection import bisection
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, TABLES_BY_FLOW, Instance, at_volume
 from optimizer.plans.records import ALIKE, CANDIDATES, NOTABLE, QUICK_CANDIDATES, TOLERANCE
-from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem, Routing
+from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem
 
 from .bound import least_per_demand, most_volume
 from .search import FleetSearch, cheapest_held, evaluated, most_engines, smallest_batches, unmixed
@@ -87,14 +88,14 @@ def stages_of(fleet: Fleet) -> Iterator[Stage]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Order:
-    """Flows in the order in which the first of two pools takes them before the second.
+    """Prompt lengths in the order in which the first of two pools takes them before the second.
 
-    flows: indices; cuts: places between them at which they may be cut, None for anywhere; first, second (flows + 1,):
-    engines of either that keep up with the flows before, and with those behind each place.
+    rank (flows,): of the length of each; whole: whether no length may be cut; first, second (lengths + 1,): engines of
+    either that keep up with the lengths before, and with those behind each place.
     """
 
-    flows: IntArray
-    cuts: FloatArray | None
+    rank: IntArray
+    whole: bool
     first: FloatArray
     second: FloatArray
 
@@ -109,10 +110,10 @@ class Order:
         place, lean_at = np.arange(self.first.size, dtype=np.float64), self.first / counts[0] - self.second / counts[1]
         low, high = np.interp(between, place, lean_at)
         at = float(np.interp(np.clip(0.0, low, high) if balanced else (low + high) / 2.0, lean_at, place))
-        if self.cuts is None:
+        if not self.whole:
             return at
-        inside = self.cuts[(self.cuts > between[0]) & (self.cuts < between[1])]
-        return float(inside[np.abs(inside - at).argmin()]) if inside.size else None
+        first, last = math.floor(between[0]) + 1, math.ceil(between[1]) - 1
+        return float(min(max(round(at), first), last)) if first <= last else None
 
 
 @dataclass(slots=True, eq=False)
@@ -258,9 +259,9 @@ class Mixing:
 
     def _improve(self, stage: Stage, first: Pick, second: int) -> bool:
         """Take a first pool and the fewest engines of another setting that hold, if that costs less."""
-        threshold = self.problem.constraints.routing is Routing.THRESHOLD
+        apart = takes_whole_lengths(self.problem, ROLES[stage.role])
 
-        def fleet_with(count: int, *, whole: bool = threshold) -> Fleet | None:
+        def fleet_with(count: int, *, whole: bool = apart) -> Fleet | None:
             order = self._by_length(stage, first[0], second, whole=whole)
             return self._fleet_at_cut(stage, (first, (second, count)), order)
 
@@ -279,17 +280,15 @@ class Mixing:
         return True
 
     def _by_length(self, stage: Stage, first: int, second: int, *, whole: bool) -> Order:
-        """Flows by prompt length, from the end that suits the first pool; whole: cut between lengths only."""
+        """Lengths of prompts from the end that suits the first pool; whole: cut between lengths only."""
         instance, shapes = self.search.instance, self.search.settings.shape
         isl, price = instance.flows.isl, instance.tables.usd_per_hour[shapes]
         short, need = isl < isl.mean(), [self.need[setting] * stage.route for setting in (first, second)]
         paid = [price[setting] * work for setting, work in zip((first, second), need, strict=True)]
         takes_short = paid[0][short].sum() * paid[1].sum() <= paid[1][short].sum() * paid[0].sum()
-        length = isl if takes_short else -isl
-        flows = np.argsort(length, kind="stable")
-        cuts = np.flatnonzero(np.diff(length[flows])) + np.float64(1.0) if whole else None
-        ahead, behind = (work[flows] for work in need)
-        return Order(flows, cuts, np.append(0.0, np.cumsum(ahead)), np.append(np.cumsum(behind[::-1])[::-1], 0.0))
+        rank = np.unique(isl if takes_short else -isl, return_inverse=True)[1]
+        ahead, behind = (np.bincount(rank, weights=work) for work in need)
+        return Order(rank, whole, np.append(0.0, np.cumsum(ahead)), np.append(np.cumsum(behind[::-1])[::-1], 0.0))
 
     def _fleet_at_cut(self, stage: Stage, picks: tuple[Pick, Pick], order: Order) -> Fleet | None:
         """The fleet with a cut between two pools at which it holds; None where none is."""
@@ -312,8 +311,7 @@ class Mixing:
         self, stage: Stage, picks: tuple[Pick, Pick], order: Order, place: float
     ) -> tuple[FleetPool, FleetPool] | None:
         """Both pools with the flows cut at a place; None if one of them would serve nothing."""
-        share = np.zeros(stage.route.size)
-        share[order.flows] = np.clip(place - np.arange(share.size), 0.0, 1.0)
+        share = np.clip(place - order.rank, 0.0, 1.0)
         first, second = stage.route * share, stage.route * (1.0 - share)
         if not first.any() or not second.any():
             return None

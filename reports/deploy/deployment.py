@@ -160,9 +160,9 @@ class GatewayRouting(StrEnum):
     ONE_WAY = "one_way"
     """There is one pool, or one pool of each role."""
     BY_LOAD = "by_load"
-    """Pools share every kind of request alike: a router that sends to whoever has least to do keeps the plan."""
+    """Prefill or decode pools share every kind of request alike: one router sends to whoever has least to do."""
     BY_LENGTH = "by_length"
-    """Pools take requests of different lengths or classes."""
+    """Pools take requests of different lengths or classes, or colocated ones their own shares of the same."""
     BOTH_KINDS = "both_kinds"
     """Some requests are handed over between pools, others are not."""
 
@@ -443,7 +443,7 @@ class Deployment:
 
     @property
     def parted(self) -> bool:
-        """Whether colocated pools take requests of different lengths or classes."""
+        """Whether colocated pools take requests of different lengths or classes, or shares of their own."""
         return self.routing is GatewayRouting.BY_LENGTH and not self.disaggregated
 
     @property

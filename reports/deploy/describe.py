@@ -222,7 +222,7 @@ def routing_of(plan: Plan) -> GatewayRouting:
         for stage in ([route.prefill for route in routes], [route.decode for route in routes])
     ]
     alike = all(max(pool_shares) - min(pool_shares) <= ALIKE for pool_shares in shares if pool_shares)
-    return GatewayRouting.BY_LOAD if alike else GatewayRouting.BY_LENGTH
+    return GatewayRouting.BY_LOAD if alike and "colocated" not in roles else GatewayRouting.BY_LENGTH
 
 
 def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: str, least: int) -> DeployedPool:

@@ -227,7 +227,7 @@ def _lengths(deployment: Deployment) -> str:
     """Requests that are told apart, by a router that does not, or not as the plan does; empty: there are none."""
     roles = {pool.role.value for pool in deployment.pools}
     if deployment.routing is GatewayRouting.BY_LENGTH and deployment.options.target not in length_routers(roles):
-        sends = "the plan sends requests of different lengths or classes to different pools of one role"
+        sends = "the plan sends requests of different lengths or classes, or set shares of them, to pools of one role"
         where = f"{'with' if deployment.disaggregated else 'without'} prefill replicas"
         return f"{sends}, and the target's router does not do so {where}"
     if deployment.routing is GatewayRouting.BOTH_KINDS:
