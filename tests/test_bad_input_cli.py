@@ -108,7 +108,7 @@ def test_bad_input_leaves_an_old_plan_alone(old_plan: Path) -> None:
 
 
 def test_an_interrupted_search_is_130_and_writes_nothing(old_plan: Path) -> None:
-    code = AT.format(module="optimizer.recommend.optimize", function="make_instance", signal="SIGINT")
+    code = AT.format(module="optimizer.recommend.optimize", function="possible_instance", signal="SIGINT")
     done = optimize(old_plan.parent, problem(), "-o", "plan", code=code)
     assert (done.returncode, done.stdout) == (INTERRUPTED, "")
     assert done.stderr.strip() == "pdplan: error: interrupted"
