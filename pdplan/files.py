@@ -59,8 +59,8 @@ def read_plan(path: Path, alternative: int = 1) -> Plan:
             page = "open evaluation.html beside it, or give the plan.json that pdplan optimize -o DIR writes"
             raise InputError(f"{file}: this is an evaluation, not a plan; {page}") from error
         if path.suffix.lower() in {".yaml", ".yml"}:
-            made = f"of a workload, pdplan optimize {file} -o DIR writes it"
-            raise InputError(f"{file}: a plan is a plan.json; {made}") from error
+            made = f"if it is a workload, pdplan optimize {file} -o DIR plans it"
+            raise InputError(f"{file}: this is not a plan.json; {made}") from error
         raise
 
 

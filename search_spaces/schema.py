@@ -311,8 +311,8 @@ class ConstraintsSection(FileSection):
     headroom: SpareReplicas = SpareReplicas()
     """Spare replicas for failures and upgrades."""
     routing: Annotated[Routing, member(Routing)] = Routing.FRACTIONAL
-    """fractional: any share of a length to any pool; threshold: each prompt length whole to one pool of a stage, as
-    wherever the target's router tells pools apart, for it does so by length."""
+    """fractional: any share of a length to any pool; threshold: each prompt length whole to one pool of a stage.
+    The routers of targets always do so for prefill and decode pools."""
     balancing: Annotated[Balancing, member(Balancing, ROUTER_SPELLINGS)] = Balancing.LEAST_TOKENS
     """Which replica of a pool the router sends a prompt to. least-tokens: that with the fewest prompt tokens to
     compute, as llm-d's does; least-requests: that with the fewest requests, as those of vLLM, SGLang, TensorRT-LLM and

@@ -54,12 +54,14 @@ def test_pools_that_share_every_length_get_their_own_shares_of_it() -> None:
     plan = plan_of((Case("colocated", "H100"), Case("colocated", "L40S")))
     shares = {"colocated-1": 0.7, "colocated-2": 0.3}
     routing = [route.model_copy(update={"prefill": shares, "decode": shares}) for route in plan.routing]
-    deployment = deployment_of(plan.model_copy(update={"routing": routing}), "vllm")
-    assert gateway_rules(deployment) == (Rule("colocated-1", None, 7 * PARTS // 10), Rule("colocated-2"))
-    assert (
-        "rand(10000) lt 7000"
-        in dict(deployment_files(plan.model_copy(update={"routing": routing}), options("vllm")))["router.cfg"]
+    shared = plan.model_copy(update={"routing": routing})
+    assert gateway_rules(deployment_of(shared, "vllm")) == (
+        Rule("colocated-1", None, 7 * PARTS // 10),
+        Rule("colocated-2"),
     )
+    files = dict(deployment_files(shared, options("vllm")))
+    assert "\n  # all requests\n  use_backend colocated-1 if { rand(10000) lt 7000 }" in files["router.cfg"]
+    assert "The router chooses a pool at random, in the plan's shares (`router.cfg`)" in files["README.md"]
 
 
 def test_lengths_that_a_gateway_cannot_tell_apart_are_refused() -> None:

@@ -271,6 +271,11 @@ def replicas_at(instance: Instance, fleet: Fleet, volume: float, least: int = 1)
     )
 
 
+def worst_share(instance: Instance, fleet: Fleet, volume: float = 1.0) -> float:
+    """Share of its goal that the worst class reaches at `volume` times the demand, whatever makes it miss [1]."""
+    return float((evaluate(instance, fleet, volume).attainment / class_goals(instance)).min())
+
+
 def goodput_volume(instance: Instance, fleet: Fleet) -> float:
     """Highest multiple of the demand at which every class keeps its goal, routing unchanged."""
     return largest_load(lambda volume: holds_at(instance, fleet, volume)) if fleet.pools else 0.0

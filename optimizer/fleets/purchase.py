@@ -49,9 +49,10 @@ def prefill_seqs(instance: Instance, shape: int, chunk: int) -> int:
     below = np.cumsum(flows.share[order]) / flows.share.sum()
     short = flows.new_tokens[order][min(int(np.searchsorted(below, SHORT_PROMPTS)), order.size - 1)]
     steps = float(tables.pipeline[shape] * tables.ranks[shape])
-    place = int(np.searchsorted(tables.seqs[tables.limits], steps * np.ceil(tables.rank_chunks[shape, -1] / short)))
-    fitting = np.flatnonzero(tables.roomy[shape, tables.limits, chunk])
-    return int(tables.limits[min(place, fitting.max(initial=0))])
+    limits = tables.limits_of(shape)
+    place = int(np.searchsorted(tables.seqs[limits], steps * np.ceil(tables.rank_chunks[shape, -1] / short)))
+    fitting = np.flatnonzero(tables.roomy[shape, limits, chunk])
+    return int(limits[min(place, fitting.max(initial=0))])
 
 
 def hand_over_mix(instance: Instance, fleet: Fleet) -> FloatArray:
@@ -187,7 +188,7 @@ def no_staged_prefill(problem: Problem) -> bool:
 
 
 def takes_whole_lengths(problem: Problem, role: Role) -> bool:
-    """Whether each length goes to a single pool of a role: no target's router splits one between pools apart."""
+    """Whether each length goes to one pool of a role: no target's router splits it between prefill or decode pools."""
     limits = problem.constraints
     return limits.routing is Routing.THRESHOLD or (limits.gateway is not None and role is not Role.COLOCATED)
 
@@ -195,8 +196,8 @@ def takes_whole_lengths(problem: Problem, role: Role) -> bool:
 def allowed(instance: Instance, fleet: Fleet) -> bool:
     """Whether a fleet is within every limit on the whole fleet, and its gateway can route as it does.
 
-    SLO classes stay apart where they must; a router must support it that pools share a length, and that pipelines hand
-    over.
+    SLO classes stay apart where they must; a router must be able to share a length among pools, and to hand over from
+    pipelines.
     """
     problem, slo = instance.problem, instance.flows.slo
     apart = not classes_apart(problem) or all(np.unique(slo[pool.route > ROUNDING]).size <= 1 for pool in fleet.pools)

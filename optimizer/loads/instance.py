@@ -190,9 +190,19 @@ class EngineTable:
         """Time until the first token of a prompt over that of its steps, on an engine in a role [1]."""
         return 1.0 if role is Role.PREFILL else float(self.first_token[shape])
 
-    def limits_below(self, seqs: int) -> list[int]:
-        """Indices of the batch limits below another one, the smallest first."""
-        return [int(limit) for limit in self.limits if limit < seqs]
+    @cached_property
+    def shared_limits(self) -> BoolArray:
+        """Batch limits that data ranks share evenly, as each is told its own; all of them if none is, (S, limits)."""
+        even = self.seqs[self.limits] % self.ranks[:, None] == 0
+        return np.asarray(even | ~even.any(axis=1, keepdims=True))
+
+    def limits_of(self, shape: int) -> IntArray:
+        """Indices of the batch limits of one shape, the smallest first."""
+        return np.asarray(self.limits[self.shared_limits[shape]])
+
+    def limits_below(self, shape: int, seqs: int) -> list[int]:
+        """The same below another one."""
+        return [int(limit) for limit in self.limits_of(shape) if limit < seqs]
 
     @cached_property
     def verified(self) -> IntArray:

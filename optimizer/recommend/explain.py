@@ -259,7 +259,8 @@ def _with_config(instance: Instance, config: EngineQuery, role: int) -> EngineSe
     several = role == COLOCATED or (role == PREFILL and tables.pipeline[shape] > 1.0)  # budgets are searched
     if chunk is not None and several:
         own &= tables.chunks[settings.chunk] == chunk
-    partner = (settings.role != role) & ((settings.role != DECODE) | (settings.seqs == tables.limits[-1]))
+    largest = np.array([tables.limits_of(number)[-1] for number in range(len(tables.shapes))])
+    partner = (settings.role != role) & ((settings.role != DECODE) | (settings.seqs == largest[settings.shape]))
     return settings.take(own | partner)
 
 

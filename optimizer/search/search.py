@@ -424,7 +424,7 @@ def smallest_batches(instance: Instance, fleet: Fleet) -> Fleet:
         alone = max(volume * pool_headroom(instance, fleet, index, volume).load, most)
         target = pool_state(instance, pool, alone).full * (1.0 + ALIKE) + ROUNDING
         loads = np.where(np.arange(len(pools)) == index, alone / (1.0 + ALIKE), volume)
-        for seqs in instance.tables.limits_below(pool.seqs):
+        for seqs in instance.tables.limits_below(pool.shape, pool.seqs):
             less = replace(pool, seqs=seqs)
             smaller = Fleet((*pools[:index], less, *pools[index + 1 :]))
             state = pool_state(instance, less, alone)
@@ -484,7 +484,7 @@ def preferred(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
 
     A rule that no fleet satisfies is skipped; the first of equals is taken.
     """
-    gateway = any_target(instance.problem.engine).gateway  # of some target, which gets each length whole
+    gateway = any_target(instance.problem.engine).gateway  # of some target
     rules: tuple[Callable[[Fleet], bool], ...] = (
         lambda fleet: gets_whole(fleet) and gateway.allows([pool.role for pool in fleet.pools]),
         lambda fleet: bool((instance.tables.pipeline[[pool.shape for pool in fleet.pools]] == 1.0).all()),

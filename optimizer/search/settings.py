@@ -38,7 +38,8 @@ def make_settings(instance: Instance, *, every_limit: bool = False) -> EngineSet
     largest batch limit, as by formula a smaller one only makes requests wait; `every_limit`: all of them.
     """
     table, roomy = instance.tables, instance.tables.roomy
-    at_limits = roomy & np.isin(np.arange(table.seqs.size), table.limits)[:, None]
+    at_limits = np.zeros_like(roomy)
+    at_limits[:, table.limits] = roomy[:, table.limits] & table.shared_limits[:, :, None]
     prompts = np.zeros_like(roomy)
     prompts[:, :1] = roomy[:, :1] & ((table.pipeline > 1.0)[:, None, None] | _last(roomy[:, :1], axis=2))
     tokens = np.zeros_like(roomy)

@@ -353,10 +353,11 @@ class Bench:
 
     def replayed(self, fleet: Fleet) -> Judgement | None:
         """The judgement of the recorded requests in their own order; None if nothing was recorded."""
-        recording, engines = self.instance.problem.recorded, simulated_fleet(self.instance, fleet, self.steps)
+        recording = self.instance.problem.recorded
         if recording is None:
             return None
         demand = recorded_trace(self.instance, fleet, recording, self.volume)
+        engines = simulated_fleet(self.instance, fleet, self.steps)
         return judge_runs(self.instance, engines, [Run.of(demand, engines)])
 
     def trials_of(self, fleet: Fleet) -> Trials:
@@ -507,7 +508,7 @@ def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
 def sure_verdict(bench: Bench, fleet: Fleet) -> Verdict:
     """The verdict on a fleet that was stated, or that formulas chose, on the requests that confirm a plan.
 
-    Others may refute it before. One that misses a goal passes with half of TAIL at most.
+    Other requests may refute it before. A fleet that misses a goal passes with half of TAIL at most.
     """
     verdict = bench.verdict(fleet)
     if verdict.confirmation or verdict.outcome is Outcome.MISSES:

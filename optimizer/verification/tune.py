@@ -107,7 +107,7 @@ def knobs_of(instance: Instance, fleet: Fleet) -> tuple[Knob, ...]:
         counts = tuple(range(max(pool.replicas - 1, 1), pool.replicas + 2))
         knobs.append(Knob(index, "replicas", counts, counts.index(pool.replicas), f"{pool.name} replicas", counts))
         if pool.role is not Role.PREFILL:
-            limits = tuple(tables.limits.tolist())
+            limits = tuple(tables.limits_of(pool.shape).tolist())
             name, shown_values = f"{pool.name} max_num_seqs", tuple(tables.seqs[list(limits)].tolist())
             knobs.append(Knob(index, "seqs", limits, limits.index(pool.seqs), name, shown_values))
         if pool.role is not Role.DECODE:

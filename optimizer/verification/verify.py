@@ -3,9 +3,8 @@
 The queue is in the order of cost; the rules of `search` break ties. The first fleet is judged (`bench`). If it misses,
 neighbors that may mend it join the queue: other settings of the pools to blame, or else more replicas of them. If it
 holds, cheaper neighbors join: fewer replicas, then fleets that come near by formula, and what else holds by formula.
-Fresh requests may refute the best, which then counts
-as a miss (`Loop.refute`), and the loop goes on. No fleet is judged twice and each has finitely many neighbors, so the
-loop ends.
+Fresh requests may refute the best, which then counts as a miss (`Loop.refute`), and the loop goes on. No fleet is
+judged twice and each has finitely many neighbors, so the loop ends.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import evaluate, holds_at
+from optimizer.fleets.evaluate import holds_at, worst_share
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.purchase import allowed, classes_apart, fewer_replicas, fleet_cost
 from optimizer.loads.effort import Effort
@@ -206,6 +205,7 @@ class Loop:
     def refute(self, miss: Verdict) -> None:
         """The best misses on fresh requests: the next best, if any, joins the queue with fewer replicas."""
         key = fleet_key(miss.fleet)
+        self.complete = False
         self.standing = [verdict for verdict in self.standing if fleet_key(verdict.fleet) != key]
         self._miss(Candidate(miss.cost, miss.fleet, self.past.get(key, CANDIDATE)), miss)
         self._spare(1)
@@ -335,13 +335,13 @@ def other_settings(bench: Bench, miss: Verdict) -> list[Fleet]:
         return []
     if miss.stuck:
         return [smaller_limits(instance, miss)]
-    own, classes = evaluate(instance, fleet).goal_share, miss.judgement.classes
+    own, classes = worst_share(instance, fleet), miss.judgement.classes
     near = not miss.judgement.overloaded and all(item.attainment >= NEAR * item.attainment_goal for item in classes)
     fleets_by_key = {fleet_key(candidate): candidate for candidate in each_setting(instance, fleet, miss.blamed)}
     settings = [
         candidate for key, candidate in fleets_by_key.items() if key != fleet_key(fleet) and valid(instance, candidate)
     ]
-    rated_fleets = [(min(evaluate(instance, candidate).goal_share, 1.0), candidate) for candidate in settings]
+    rated_fleets = [(min(worst_share(instance, candidate), 1.0), candidate) for candidate in settings]
     rated_fleets.sort(key=lambda row: -row[0])
     return [fleet for share, fleet in rated_fleets if share >= NEAR and (near or own >= 1.0 or share > own)]
 
@@ -354,7 +354,8 @@ def smaller_limits(instance: Instance, miss: Verdict) -> Fleet:
         running = instance.flows.share * pool.route * instance.flows.osl
         request = float(running @ tables.kv_held[pool.shape]) / float(running.sum())
         room = float(tables.kv_capacity[pool.shape, pool.seqs, pool.chunk] * tables.ranks[pool.shape]) / request
-        below = [seqs for seqs in tables.limits_below(pool.seqs) if tables.seqs[seqs] <= room]
+        smaller = tables.limits_below(pool.shape, pool.seqs)
+        below = [seqs for seqs in smaller if tables.seqs[seqs] <= room] or list(smaller[:1])
         pools[index] = replace(pool, seqs=below[-1] if below else pool.seqs)
     return _changed(miss.fleet, pools)
 
@@ -381,11 +382,11 @@ def each_setting(instance: Instance, fleet: Fleet, worst_pools: Sequence[int]) -
 def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
     """The pool with the smallest batch limit that suffices by formula; if it has that, with a larger one."""
     pool = fleet.pools[index]
-    enough = min(1.0, evaluate(instance, fleet, MORE).goal_share)
-    for seqs in instance.tables.limits_below(pool.seqs):
+    enough = min(1.0, worst_share(instance, fleet, MORE))
+    for seqs in instance.tables.limits_below(pool.shape, pool.seqs):
         less = replace(pool, seqs=seqs)
-        if evaluate(instance, _changed(fleet, {index: less}), MORE).goal_share >= enough:
+        if worst_share(instance, _changed(fleet, {index: less}), MORE) >= enough:
             return less
-    limits = instance.tables.limits
+    limits = instance.tables.limits_of(pool.shape)
     place = int(np.searchsorted(limits, pool.seqs)) + PLACES
     return replace(pool, seqs=int(limits[min(place, limits.size - 1)]))

@@ -153,7 +153,10 @@ def demand_of(problem: Problem) -> UnpricedProblem:
 
 @lru_cache(maxsize=DEMANDS_KEPT)
 def slow_instance(demand: UnpricedProblem) -> Instance:
-    """The engine table at the problem's confidence. Raises BelowFloorError where physics forbids an SLO."""
+    """The engine table at the problem's confidence.
+
+    Raises InputError where no engine can exist, BelowFloorError where physics forbids an SLO.
+    """
     return as_planned(possible_instance(demand.problem))
 
 

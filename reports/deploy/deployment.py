@@ -160,7 +160,7 @@ class GatewayRouting(StrEnum):
     ONE_WAY = "one_way"
     """There is one pool, or one pool of each role."""
     BY_LOAD = "by_load"
-    """Prefill or decode pools share every kind of request alike: one router sends to whoever has least to do."""
+    """Prefill or decode pools share every kind of request alike: one router sends to the replica with the fewest."""
     BY_LENGTH = "by_length"
     """Pools take requests of different lengths or classes, or colocated ones their own shares of the same."""
     BOTH_KINDS = "both_kinds"

@@ -86,9 +86,12 @@ def by_size(rules: Sequence[Rule]) -> bool:
 
 
 def chosen_by(deployment: Deployment) -> str:
-    """What decides on the pool of a request, in words."""
+    """How the router chooses a pool, in words; empty where there is one pool."""
     rules = gateway_rules(deployment)
-    return " and ".join(["the class"] * by_class(rules) + ["the size"] * by_size(rules))
+    criteria = ["the class"] * by_class(rules) + ["the size"] * by_size(rules)
+    if criteria:
+        return f"by {' and '.join(criteria)} of a request"
+    return "at random, in the plan's shares" if deployment.parted else ""
 
 
 def _rules(deployment: Deployment, label: str) -> list[Rule]:
@@ -191,17 +194,17 @@ def gateway_config(deployment: Deployment, servers: Mapping[str, Sequence[tuple[
         parts=PARTS,
         labels=[slo.label for slo in deployment.classes] if by_class(rules) else [],
         rules=rules,
-        about=lambda rule: Raw(_about(deployment, rule, tells_size=by_size(rules))),
+        about=lambda rule: Raw(_about(deployment, rule, rules)),
         servers=servers,
     )
 
 
-def _about(deployment: Deployment, rule: Rule, *, tells_size: bool) -> str:
-    """Which requests a rule is about, in words; tells_size: whether rules tell lengths apart."""
-    length = "all others"
+def _about(deployment: Deployment, rule: Rule, rules: Sequence[Rule]) -> str:
+    """Which requests one of the rules is about, in words."""
+    length = "all others" if by_size(rules) or by_class(rules) else "all requests"
     if rule.upto is not None:
         length = f"prompts of up to {rule.upto / bytes_per_token(deployment):,.0f} tokens"
-    words = [f"class {rule.slo_class}"] * bool(rule.slo_class) + [length] * (tells_size or not rule.slo_class)
+    words = [f"class {rule.slo_class}"] * bool(rule.slo_class) + [length] * (by_size(rules) or not rule.slo_class)
     return ": ".join(words)
 
 
@@ -212,7 +215,7 @@ def pool_lines(deployment: Deployment) -> list[str]:
     lines = []
     for _, group in groupby(active_rules, key=lambda rule: (rule.upto, rule.slo_class)):
         takers = list(group)
-        about = _about(deployment, takers[0], tells_size=by_size(rules))
+        about = _about(deployment, takers[0], rules)
         pool_shares = placed([replace(rule, upto=None, slo_class="") for rule in takers], 0.0, "")
         shares = [f"{percentage(share, 2)} to {pool}" for pool, share in pool_shares.items()]
         lines.append(f"{about}: {takers[0].pool if len(pool_shares) == 1 else join_words(shares)}")
