@@ -6,7 +6,6 @@ A few cases run the program in a subprocess; the others run the same command lin
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -114,7 +113,6 @@ def test_an_interrupted_search_is_130_and_writes_nothing(old_plan: Path) -> None
     assert done.stderr.strip() == "pdplan: error: interrupted"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
 def test_a_kill_while_writing_leaves_no_half_written_plan(old_plan: Path) -> None:
     code = AT.format(module="os", function="replace", signal="SIGKILL")
     assert optimize(old_plan.parent, problem(), "-o", "plan", code=code).returncode < 0

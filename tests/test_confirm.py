@@ -114,7 +114,6 @@ def test_a_fleet_that_another_search_confirmed_is_not_confirmed_again() -> None:
     bench = Bench(instance, 1, run_length(instance, 1.0))
     effort = Effort(Level.STANDARD, Brake())
     first = Loop(bench, [fleet]).confirmed(effort).winner
-    assert first is not None
     assert Loop(bench, [fleet]).confirmed(effort, first).winner is first
 
 

@@ -87,7 +87,6 @@ def test_tpot_that_exceeds_ttft(ttft: float) -> None:
     costs = []
     for tpot in (0.05, 0.2, 1.0, 5.0, 60.0):
         plan = plan_of(with_slos(apart, lambda one, tpot=tpot: replace(one, limits={**one.limits, Metric.TPOT: tpot})))
-        assert plan.cost_usd_per_hour is not None
         costs.append(plan.cost_usd_per_hour)
     assert costs == sorted(costs, reverse=True)
 
@@ -183,7 +182,6 @@ def test_the_order_of_offers_means_nothing(given_: Problem) -> None:
     assert (one is None) == (other is None)
     if one is None or other is None or one.status not in SOLVED or other.status not in SOLVED:
         return
-    assert other.cost_usd_per_hour is not None
     assert (other.bound_usd_per_hour or 0.0) <= one.cost_usd_per_hour * (1 + 1e-9)
     if {one.status, other.status} == {Status.OPTIMAL}:
         assert other.cost_usd_per_hour == pytest.approx(one.cost_usd_per_hour, rel=1e-4)

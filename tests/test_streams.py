@@ -24,7 +24,6 @@ from tests.report_cases import load
 from tests.running import ROOT, SECONDS, pdplan
 
 FULL = Path("/dev/full")
-needs_shell = pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
 
 
 def shell(line: str, **environment: str) -> tuple[int, str, str]:
@@ -41,7 +40,6 @@ def shell(line: str, **environment: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout.decode("latin-1"), done.stderr.decode("utf-8")
 
 
-@needs_shell
 @pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
 @pytest.mark.parametrize(("command", "encoding"), [("--help", "utf-8"), ("schema", "ascii")])
 def test_a_full_disk_is_one_sentence(command: str, encoding: str) -> None:
@@ -49,7 +47,6 @@ def test_a_full_disk_is_one_sentence(command: str, encoding: str) -> None:
     assert (code, said) == (2, "pdplan: error: standard output cannot be written: No space left on device\n")
 
 
-@needs_shell
 def test_a_reader_that_has_gone_is_quiet() -> None:
     # The pipe is made in a process of its own: none that this one has forked keeps its reading end open.
     script = (
@@ -122,7 +119,6 @@ def test_milestones_are_plain_lines_where_there_is_no_terminal(capsys: pytest.Ca
 
 # --- ctrl-C: 130 and one line, wherever it strikes
 
-needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 
 STRUCK_WHERE_IT_IS_SWALLOWED = """
 import os, signal
@@ -143,12 +139,10 @@ def struck(before: str = "") -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-@needs_signals
 def test_an_interrupt_cannot_be_swallowed() -> None:
     assert struck() == (130, "", "pdplan: error: interrupted\n")
 
 
-@needs_signals
 def test_an_interrupt_removes_what_is_half_written(tmp_path: Path) -> None:
     before = (
         f"from pathlib import Path; from reports.whole_files import _write_beside as w; w(Path('{tmp_path}/a'), 'x')"
@@ -157,7 +151,6 @@ def test_an_interrupt_removes_what_is_half_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@needs_signals
 def test_the_program_is_ready_for_it_before_it_is_imported() -> None:
     code = "import sys, pdplan.exits; print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

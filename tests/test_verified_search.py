@@ -214,7 +214,6 @@ def test_settings_that_help_are_gone_on_from(
 ) -> None:
     with simulated(lambda fleet: share(*settings_of(fleet))):
         fleet = mended(miss(roomy(), colocated(256, 512), share(256, 512)))
-    assert fleet is not None
     assert ends(*settings_of(fleet))
     assert fleet_cost(roomy(), fleet) == fleet_cost(roomy(), colocated(256, 512))
 

@@ -130,7 +130,6 @@ def test_a_sweep_killed_in_the_middle_goes_on_and_gives_the_same_table(workload:
     assert sorted(numbers) == list(range(rows))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_workers_end_with_their_parent_whatever_ends_it(end: signal.Signals, workload: Path, tmp_path: Path) -> None:
     log = tmp_path / "sweep.log"
@@ -206,7 +205,6 @@ def is_killed_at_27(task: Task) -> Answer:
     return square(task)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 def test_a_killed_worker_is_no_bug_and_loses_no_row_that_was_done(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "sweep.jsonl", KEY)
     with pytest.raises(InputError, match=r"process of --jobs 2 was killed.*; use fewer --jobs"):  # noqa: SIM117
