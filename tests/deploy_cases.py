@@ -26,6 +26,7 @@ from reports.deploy.describe import describe
 from reports.deploy.files import deployment_files
 from search_spaces.enumeration import degree_refusals, memory_refused
 from search_spaces.models import load_model
+from search_spaces.problem import length_routers
 
 ENGINES = {"vllm": "vllm", "dynamo": "vllm", "llm-d": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
 """The engine that each target is tried with."""
@@ -177,7 +178,7 @@ MODELS = (("Llama-3.1-8B", "bf16"), ("Llama-3.1-70B", "fp8"), ("Qwen3-30B-A3B", 
 
 
 @st.composite
-def plans(draw: st.DrawFn, engine: str) -> Plan:
+def plans(draw: st.DrawFn, engine: str, target: str) -> Plan:
     """Random plans that the search could have found: engines that fit, pairs that can talk, mixed GPU types."""
     model, weights = draw(st.sampled_from(MODELS))
     if engine == "trtllm":
@@ -188,7 +189,8 @@ def plans(draw: st.DrawFn, engine: str) -> Plan:
     )
     length = draw(st.sampled_from([4096, 8192, 32768]))
     roles = draw(st.sampled_from([("prefill", "decode"), ("colocated",)]))
-    counts = {role: draw(st.integers(1, 2)) for role in roles}
+    most = 2 if target in length_routers(roles) or "prefill" in roles else 1  # pools of one role
+    counts = {role: draw(st.integers(1, most)) for role in roles}
     pools = tuple(draw(_pools(ask, role, length)) for role in roles for _ in range(counts[role]))
     if all(case.pp == 1 for case in pools) and draw(st.booleans()):
         ask = replace(ask, draft="mtp", drafted=draw(st.integers(1, 3)))

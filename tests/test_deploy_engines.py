@@ -77,7 +77,7 @@ def test_files_say_what_the_plan_says(target: str, version: str, engine: str) ->
         suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
         database=None,
     )
-    @given(pair=st.tuples(plans(engine), plans(engine)))
+    @given(pair=st.tuples(plans(engine, target), plans(engine, target)))
     def check(pair: tuple[Plan, Plan]) -> None:
         for plan in pair:
             round_trip(plan, target, version)

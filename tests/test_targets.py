@@ -122,9 +122,7 @@ def test_llm_d_may_be_written_either_way(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("target", "shared"), [("vllm", True), ("dynamo", False)])
-def test_two_gpu_types_share_the_only_length_where_a_router_splits_it(
-    tmp_path: Path, target: str, shared: bool
-) -> None:
+def test_two_gpu_types_share_a_length_where_a_router_splits_it(tmp_path: Path, target: str, shared: bool) -> None:
     """No router tells apart requests of one length; HAProxy splits them at random, whatever their answers."""
     lengths = {"histogram": [{"isl": 1000, "osl": osl, "share": 0.5} for osl in (100, 300)]}
     cards = [{"name": "H100", "inventory": 1}, {"name": "L40S", "inventory": 2}]

@@ -74,9 +74,11 @@ def test_a_sweep_is_rows_in_grid_order_a_table_and_a_page(workload: Path, tmp_pa
     assert [float(line["price.A100-80_usd_per_hour"]) for line in table] == [row["price.A100-80"] for row in rows]
     assert [int(line["gpus.A100-80"]) for line in table] == [row["gpus"].get("A100-80", 0) for row in rows]
     for line, row in zip(table, rows, strict=True):
-        for pool in row["pools"]:
-            assert line[f"{pool['role']}.gpu"] == pool["accelerator"]
-            assert int(line[f"{pool['role']}.max_num_batched_tokens"]) == pool["max_num_batched_tokens"]
+        roles = [pool["role"] for pool in row["pools"]]
+        for number, (role, pool) in enumerate(zip(roles, row["pools"], strict=True)):
+            name = f"{role}{'2' * (role in roles[:number])}"
+            assert line[f"{name}.gpu"] == pool["accelerator"]
+            assert int(line[f"{name}.max_num_batched_tokens"]) == pool["max_num_batched_tokens"]
     assert not any("[" in value or "{" in value for line in table for value in line.values())
     text = page.read_text("utf-8")
     twin = re.search(r'<script type="application/json" id="result">(.*?)</script>', text, re.S)
