@@ -193,7 +193,7 @@ class FleetSearch:
         if not state.stable:
             return False
         if role == DECODE:
-            return Evaluation(instance, self.fleet(((setting, engines),)), (state,)).goal_share >= 1.0
+            return Evaluation(instance, self.fleet(((setting, engines),)), (state,)).holds
         tables, shape = instance.tables, int(self.settings.shape[setting])
         assert state.wait is not None  # noqa: S101 - prompts wait
         transfer = tables.kv_transferred[shape] / tables.link[shape]
