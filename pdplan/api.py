@@ -68,14 +68,14 @@ def optimize(
     from optimizer.recommend.optimize import optimize as search
     from optimizer.verification.tune import open_storage
     from optimizer.whatif.sensitivity import sensitivity as cost_moves
-    from search_spaces.fields import member, quantity
+    from search_spaces.fields import choice, quantity
     from search_spaces.quantities import Kind
 
     from .console import part_of
 
     flags = {"seed": seed, "target": target, "confidence": confidence, "prices": prices}
     problem = _problem(problem, base, settings, flags)
-    level: Level = _value("effort", member(Level), effort or "")
+    level: Level = _value("effort", choice(*Level), effort or "")
     duration = quantity(Kind.DURATION, bounds.TIME_LIMIT)
     seconds: float | None = _value("time_limit", duration, time_limit)
     if study is not None:
@@ -153,7 +153,7 @@ def simulate(
     """
     from costmodel.simulator.run import prepare
     from optimizer.verification.simulated_plan import PLANNED, SimulationRequest, simulate_plan
-    from search_spaces.fields import Reader, count, day_multiples, member, quantity, share
+    from search_spaces.fields import Reader, choice, count, day_multiples, quantity, share
     from search_spaces.problem import Balancing
     from search_spaces.quantities import Kind
 
@@ -169,7 +169,7 @@ def simulate(
         concurrency=_value("concurrency", count(bounds.CONCURRENCY), concurrency),
         goodput=goodput,
         curve=curve,
-        balancing=_value("balancing", member(Balancing, bounds.ROUTER_SPELLINGS), balancing),
+        balancing=_value("balancing", choice(*Balancing, same=bounds.ROUTER_SPELLINGS), balancing),
         until=_value("until", share(bounds.HALF_WIDTH), until),
     )
     request.check()
@@ -283,7 +283,7 @@ def deployment_options(
     """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
     from reports.deploy.deployment import Device, Options, checked_version, versions_of
     from reports.deploy.files import deployable, planned_target, targets_of
-    from search_spaces.fields import choice, member
+    from search_spaces.fields import choice
 
     name = target or planned_target(plan)
     is_open = target is None and plan.provenance.inputs.get("target") in {None, bounds.NO_TARGET}
@@ -303,7 +303,7 @@ def deployment_options(
         claim=claim,
         bytes_per_token=bytes_per_token,
         unchecked=version not in versions_of(name),
-        device=_value("device", member(Device), device),
+        device=_value("device", choice(*Device), device),
     )
 
 

@@ -25,11 +25,10 @@ from . import bounds
 from .bounds import Bounds
 from .catalog import load_catalog, normalized_name
 from .fields import (
-    ONE_OR_MORE,
     WHOLE_DAY,
     FileSection,
+    OneOrMore,
     Text,
-    at_most,
     choice,
     count,
     number,
@@ -312,8 +311,7 @@ class ProcurementSection(FileSection):
     """Power of GPUs of your own."""
     accelerators: Annotated[
         list[TypeSection],
-        at_most(bounds.MAX_ACCELERATORS, "accelerators"),
-        ONE_OR_MORE,
+        OneOrMore(bounds.MAX_ACCELERATORS, "accelerators"),
     ] = Field(default_factory=list)
     """Contracts by GPU type; a type that is left out is rented on demand at the price of the workload file."""
     decide_every_months: Annotated[int, count(bounds.MONTHS)] = 3

@@ -36,7 +36,7 @@ from .efficiency import (
     parse_efficiency,
 )
 from .engines import NO_CHANGES, EngineChanges, engine_name
-from .fields import FileSection, Reader, Text, choice, count, faults_of, member, number, quantity, sections_of
+from .fields import FileSection, Reader, Text, choice, count, faults_of, number, quantity, sections_of
 from .files import Fault, FaultsError, shipped_table, shipped_text
 from .quantities import Kind, in_base_units
 from .quotes import Quote, basis_of, borrowed, prices_of, read_quotes, shipped_prices
@@ -150,7 +150,7 @@ class EngineChange(FileSection):
     """Time from the arrival of a lone request to the start of its prompt [ms]."""
     handover_ms: Annotated[float, number(bounds.NOT_NEGATIVE)] | None = None
     """Time that the hand-over from prefill to decode adds besides the transfer of the KV cache [ms]."""
-    origin: Annotated[Origin, member(Origin)] = Origin.ASSUMED
+    origin: Annotated[Origin, choice(*Origin)] = Origin.ASSUMED
     source: Text = "the user's catalog file"
 
 

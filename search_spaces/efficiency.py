@@ -19,7 +19,7 @@ from costmodel.errors import InputError
 from costmodel.units import MICRO
 
 from . import bounds
-from .fields import FileSection, Text, member, number, share
+from .fields import FileSection, Text, choice, number, share
 from .quantities import in_base_units, rounded
 
 DEFAULT = "default"
@@ -76,7 +76,7 @@ FigureChanges = create_model("FigureChanges", __base__=FileSection, **_CHANGES)
 class EfficiencyChange(FigureChanges):
     """Figures of one kernel class in one dtype, as in efficiency.yaml; what is left out stays as it was."""
 
-    origin: Annotated[Origin, member(Origin)] = Origin.ASSUMED
+    origin: Annotated[Origin, choice(*Origin)] = Origin.ASSUMED
     source: Text | None = None
     error: Annotated[float, share(bounds.RELATIVE_ERROR)] | None = None
 

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from itertools import starmap
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
@@ -197,36 +196,27 @@ MAX_TEXT = 1000
 Text = Annotated[str, Reader(_read_text, {"type": "string", "minLength": 1, "maxLength": MAX_TEXT})]
 
 
-def choice(*allowed: str, same: Mapping[str, str] = MappingProxyType({})) -> Reader:
-    """One of a few words, in any case; same: other words, and which of those they stand for."""
-    words = {word.lower(): word for word in allowed} | dict(same)
+def choice(*allowed: str, same: Mapping[str, str] = MappingProxyType({}), ending: str = "") -> Reader:
+    """One of a few words, or members of an enumeration, in any case.
+
+    same: other words, and which of those they stand for; ending: of the names of files that may stand there too.
+    """
+    words = {word.lower(): word for word in allowed}
+    words |= {other: words[word.lower()] for other, word in same.items()}
 
     def convert(value: object) -> str:
         text = value if isinstance(value, str) else ""
         if text.lower() in words:
             return words[text.lower()]
+        if ending and text.lower().endswith(ending):
+            return text
         close = nearest_name(text, allowed)
         hint = f"did you mean {shown(close)}? " if close else ""
         raise InputError(f"{shown(value)} is not known; {hint}allowed: {name_list(allowed)}")
 
-    return Reader(convert, {"type": "string", "enum": [*allowed, *same]})
-
-
-def member(kind: type[StrEnum], same: Mapping[str, str] = MappingProxyType({})) -> Reader:
-    """One of the members of an enumeration, written as its value; same: as of `choice`."""
-    words = choice(*(item.value for item in kind), same=same)
-    return Reader(lambda value: kind(words.read(value)), words.schema)
-
-
-def member_or_file(kind: type[StrEnum], ending: str) -> Reader:
-    """One of the members of an enumeration, or the name of a file with an ending; a text either way."""
-    words = choice(*(item.value for item in kind))
-
-    def convert(value: object) -> Any:
-        return value if isinstance(value, str) and value.lower().endswith(ending) else words.read(value)
-
-    pattern = rf"\.{ending.removeprefix('.')}$"
-    return Reader(convert, {"anyOf": [words.schema, {"type": "string", "pattern": pattern}]})
+    schema = {"type": "string", "enum": [*map(str, allowed), *same]}
+    file = {"type": "string", "pattern": rf"\.{ending.removeprefix('.')}$"}
+    return Reader(convert, {"anyOf": [schema, file]} if ending else schema)
 
 
 def short_for(section: Any, key: str, kind: Any = str) -> BeforeValidator:
@@ -240,14 +230,20 @@ def short_for(section: Any, key: str, kind: Any = str) -> BeforeValidator:
 
 
 @dataclass(frozen=True, slots=True)
-class _OneOrMore:
-    """Lets one item stand for a list of one."""
+class OneOrMore:
+    """Metadata of a list: one item may stand for a list of one; a list of more than `most` is refused unread."""
+
+    most: int = 2**53
+    label: str = "items"
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """A list is read as it is."""
 
         def listed(value: object) -> object:
-            return value if isinstance(value, list) else [value]
+            items = value if isinstance(value, list) else [value]
+            if len(items) > self.most:
+                raise InputError(f"has {len(items):,} {self.label}, but at most {self.most:,} are read here")
+            return items
 
         return core_schema.no_info_before_validator_function(listed, handler(source))
 
@@ -255,21 +251,6 @@ class _OneOrMore:
         """The list, or what is in it."""
         items = handler(schema)
         return {"anyOf": [items, *items["items"].get("anyOf", [items["items"]])]}
-
-
-ONE_OR_MORE = _OneOrMore()
-"""Metadata of a list: one item may stand for a list of one."""
-
-
-def at_most(items: int, label: str) -> BeforeValidator:
-    """Refuse a longer list before its items are read."""
-
-    def check(value: object) -> object:
-        if isinstance(value, list) and len(value) > items:
-            raise InputError(f"has {len(value):,} {label}, but at most {items:,} are read here")
-        return value
-
-    return BeforeValidator(check)
 
 
 def day_multiples(values: object) -> tuple[float, ...]:

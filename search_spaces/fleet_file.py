@@ -18,15 +18,13 @@ from .catalog import AcceleratorCatalog, load_catalog
 from .engines import ENGINES
 from .enumeration import Shape, end_of, engine_config, memory_refused, refusal, refused_pair
 from .fields import (
-    ONE_OR_MORE,
     FileSection,
+    OneOrMore,
     Reader,
     Text,
-    at_most,
     checked_together,
     choice,
     count,
-    member,
     quantity,
     sections_of,
     share,
@@ -67,7 +65,7 @@ class StatedPool(FileSection):
 
     accelerator: Annotated[Text, Field(alias="gpu")]
     """Name of the GPU type in the catalog (`pdplan gpus` lists them)."""
-    role: Annotated[Role, member(Role)] = Role.COLOCATED
+    role: Annotated[Role, choice(*Role)] = Role.COLOCATED
     """prefill, decode, or colocated, which does both."""
     replicas: Annotated[int, count(bounds.Bounds(1, bounds.MAX_GPUS.high, "replicas"))]
     """Engines of this pool that run."""
@@ -131,8 +129,7 @@ class FleetFile(FileSection):
     pools: Annotated[
         list[StatedPool],
         checked_together(_role_faults),
-        at_most(int(bounds.MAX_POOLS.high), "pools"),
-        ONE_OR_MORE,
+        OneOrMore(int(bounds.MAX_POOLS.high), "pools"),
     ]
     """The pools that run."""
 

@@ -26,7 +26,7 @@ from costmodel.errors import InputError, name_hint, name_list, shown
 from costmodel.units import MIB
 
 from . import bounds
-from .fields import FileSection, choice, faults_of, member, quantity
+from .fields import FileSection, choice, faults_of, quantity
 from .files import Fault, FaultsError, delimiter_of, read_text, shipped_text, shown_path
 from .quantities import Kind
 
@@ -60,7 +60,7 @@ class Quote(FileSection):
     provider: str = ""
     commitment: Annotated[str, choice(*BASES)] = "on-demand"
     date: str = ""
-    origin: Annotated[Origin, member(Origin)] = Origin.STATED
+    origin: Annotated[Origin, choice(*Origin)] = Origin.STATED
     source: str = ""
 
     @field_validator("accelerator")

@@ -33,15 +33,12 @@ from .buying_terms import ProcurementSection
 from .demand import WorkloadSection, sum_faults
 from .engines import ENGINES, shipped_acceptance
 from .fields import (
-    ONE_OR_MORE,
     FileSection,
+    OneOrMore,
     Text,
-    at_most,
     checked_together,
     choice,
     count,
-    member,
-    member_or_file,
     number,
     quantity,
     share,
@@ -78,14 +75,13 @@ _Accepted = Annotated[float, share(bounds.ACCEPTANCE)]
 class SpeculationSection(FileSection):
     """Speculative decoding: who drafts tokens, and how many of them the model accepts."""
 
-    method: Annotated[Draft, member(Draft)]
+    method: Annotated[Draft, choice(*Draft)]
     """mtp: the checkpoint's own layer for it; eagle3: a trained draft layer; ngram: look-up in the prompt."""
     acceptance: (
         Annotated[
             list[_Accepted],
             Field(min_length=1),
-            at_most(bounds.MAX_VALUES, "values"),
-            ONE_OR_MORE,
+            OneOrMore(bounds.MAX_VALUES, "values"),
         ]
         | None
     ) = None
@@ -242,7 +238,7 @@ class AcceleratorSection(FileSection):
     """GPUs of this type that you have: they cost owned_price; inventory and price are those of more. Default: none."""
     owned_price: Annotated[float, quantity(Kind.PRICE, bounds.PRICE)] | None = None
     """Power and hosting of one of these [$/h]; default: as `procurement` says, else TDP x PUE 1.3 x $0.10/kWh."""
-    billing: Annotated[Billing, member(Billing)] = Billing.GPU
+    billing: Annotated[Billing, choice(*Billing)] = Billing.GPU
     """What is paid for: single GPUs, or whole nodes even when partly used."""
     node_size: Annotated[int, count(bounds.NODE_SIZE)] | None = None
     """GPUs in one server."""
@@ -282,7 +278,7 @@ def _written_in_braces(value: object) -> object:
 class ObjectiveSection(FileSection):
     """What is optimized."""
 
-    goal: Annotated[Goal, member(Goal)] = Goal.MIN_COST
+    goal: Annotated[Goal, choice(*Goal)] = Goal.MIN_COST
     """min_cost for the stated demand; max_goodput within the constraints; max_goodput_per_dollar above a volume."""
     min_volume: Volume | None = None
     """Least multiple of the stated rate to serve [1]; max_goodput_per_dollar needs it."""
@@ -310,14 +306,14 @@ class ConstraintsSection(FileSection):
     """Most pools; fewer are simpler to run."""
     headroom: SpareReplicas = SpareReplicas()
     """Spare replicas for failures and upgrades."""
-    routing: Annotated[Routing, member(Routing)] = Routing.FRACTIONAL
+    routing: Annotated[Routing, choice(*Routing)] = Routing.FRACTIONAL
     """fractional: any share of a length to any pool; threshold: each prompt length whole to one pool of a stage.
     The routers of targets always do so for prefill and decode pools."""
-    balancing: Annotated[Balancing, member(Balancing, ROUTER_SPELLINGS)] = Balancing.LEAST_TOKENS
+    balancing: Annotated[Balancing, choice(*Balancing, same=ROUTER_SPELLINGS)] = Balancing.LEAST_TOKENS
     """Which replica of a pool the router sends a prompt to. least-tokens: that with the fewest prompt tokens to
     compute, as llm-d's does; least-requests: that with the fewest requests, as those of vLLM, SGLang, TensorRT-LLM and
     Dynamo do. Decode replicas are always chosen by requests."""
-    pools: Annotated[Pools, member(Pools)] = Pools.SHARED
+    pools: Annotated[Pools, choice(*Pools)] = Pools.SHARED
     """shared: any pool may serve every SLO class; per_class: no pool serves two of them."""
 
 
@@ -355,19 +351,17 @@ class WorkloadFile(FileSection):
     slo: Annotated[
         list[SloClass],
         checked_together(_class_faults),
-        at_most(bounds.MAX_CLASSES, "classes"),
-        ONE_OR_MORE,
+        OneOrMore(bounds.MAX_CLASSES, "classes"),
     ]
     """Service levels: one, or a list of classes with shares of the traffic."""
     accelerators: Annotated[
         list[Annotated[AcceleratorSection, short_for(AcceleratorSection, "name")]],
-        at_most(bounds.MAX_ACCELERATORS, "accelerators"),
-        ONE_OR_MORE,
+        OneOrMore(bounds.MAX_ACCELERATORS, "accelerators"),
         BeforeValidator(_written_in_braces),
     ]
     """GPU types that may be used: names, or mappings where price, inventory or links differ from the catalog. `any`
     stands for every GPU of the catalog that has a quoted price and that a deployment target supports."""
-    prices: Annotated[str, member_or_file(PriceBasis, QUOTES_ENDING)] | None = None
+    prices: Annotated[str, choice(*PriceBasis, ending=QUOTES_ENDING)] | None = None
     """Which quotes of the catalog are prices: on-demand, reserved, spot, or tco, a modeled cost of ownership; a GPU
     without such a quote needs a price of its own. Or your own quotes: a CSV file, relative to this one, with the
     columns accelerator, usd_per_hour and, if you like, provider, commitment, date and source. Default: on-demand

@@ -18,7 +18,7 @@ from costmodel.transformer import DTYPE_BYTES, Transformer
 
 from . import bounds
 from .enumeration import head_refusals
-from .fields import ONE_OR_MORE, FileSection, Reader, at_most, choice, count, member
+from .fields import FileSection, OneOrMore, Reader, choice, count
 from .files import shipped_table
 from .problem import SearchSpace
 
@@ -67,8 +67,7 @@ W = TypeVar("W")
 _Ascending = Annotated[
     list[W],
     Field(min_length=1),
-    at_most(bounds.MAX_VALUES, "values"),
-    ONE_OR_MORE,
+    OneOrMore(bounds.MAX_VALUES, "values"),
     AfterValidator(lambda values: sorted(set(values))),
 ]
 _Sizes = Annotated[
@@ -89,7 +88,7 @@ class SearchSection(FileSection):
 
     preset: Annotated[str, choice(*PRESETS)] = "standard"
     """quick: powers of two, a look; standard; wide: everything that has a chance, slower."""
-    roles: Annotated[list[Annotated[Role, member(Role)]], Field(min_length=1), ONE_OR_MORE] | None = None
+    roles: Annotated[list[Annotated[Role, choice(*Role)]], Field(min_length=1), OneOrMore()] | None = None
     """Roles that engines may take."""
     tensor_parallel: _Ascending[Degree] | None = None
     """Tensor-parallel degrees; each must divide the model's heads."""
@@ -105,11 +104,11 @@ class SearchSection(FileSection):
     """Most tokens in one engine step, the chunk of chunked prefill: values, or {from, to}."""
     max_gpus_per_engine: Annotated[int, count(bounds.GPUS_PER_ENGINE)] | None = None
     """Most GPUs in one engine."""
-    weight_dtype: Annotated[list[WeightDtype], Field(min_length=1), ONE_OR_MORE, _once_each(WEIGHT_DTYPES)] | None = (
+    weight_dtype: Annotated[list[WeightDtype], Field(min_length=1), OneOrMore(), _once_each(WEIGHT_DTYPES)] | None = (
         None
     )
     """Precisions of the weights that may be used, as they change what the model answers; default: the model's own."""
-    kv_dtype: Annotated[list[KvDtype], Field(min_length=1), ONE_OR_MORE, _once_each(KV_DTYPES)] | None = None
+    kv_dtype: Annotated[list[KvDtype], Field(min_length=1), OneOrMore(), _once_each(KV_DTYPES)] | None = None
     """Precisions of the KV cache that may be used; default: the model section's."""
     speculative_tokens: _Ascending[DraftedTokens] | None = None
     """Tokens drafted for each request and step; 0: none. Default: 0 to 3 where model.speculation is stated, else 0."""

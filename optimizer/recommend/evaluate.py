@@ -34,7 +34,7 @@ from optimizer.verification.judge import Judgement
 from optimizer.verification.record import as_simulated, judged_fleet
 from optimizer.verification.verify import SearchResult
 from search_spaces.buying_terms import HOURS_PER_MONTH
-from search_spaces.fields import member
+from search_spaces.fields import choice
 from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.problem import Goal, Problem
 
@@ -55,7 +55,7 @@ def evaluate_fleet(
     no search; base: folder from which files that a plan's problem names are looked up.
     Raises InputError for a fleet that does not serve all requests, or a plan without one.
     """
-    effort: Level | None = None if level is None else member(Level).read(level)
+    effort: Level | None = None if level is None else choice(*Level).read(level)
     report = progress or silent
     prepare(lambda text: report(text, 0.0))
     subject = subject_of_plan(fleet, base) if isinstance(fleet, Plan) else subject_of(fleet)

@@ -45,7 +45,7 @@ from search_spaces.enumeration import (
     hand_over_refusals,
     refusals,
 )
-from search_spaces.fields import Reader, choice, member
+from search_spaces.fields import Reader, choice
 from search_spaces.problem import Goal, Offer, Problem, SearchSpace
 from search_spaces.search_space import DEGREES, DTYPES, RANGES
 from search_spaces.sources import parse_value
@@ -59,7 +59,7 @@ FEATURES: Final = ("chunked prefill", "batching", "disaggregation")
 """Features that are turned off, one at a time, to see what they save."""
 
 
-SETTINGS: Mapping[str, Reader] = {"role": member(Role), **RANGES}
+SETTINGS: Mapping[str, Reader] = {"role": choice(*Role), **RANGES}
 """Settings of an engine config on a command line (`gpu=H100,tp=4,role=decode`)."""
 SHORT = {"gpu": "accelerator"} | dict(zip(("tp", "pp", "ep", "dp"), DEGREES, strict=True))
 KEYS: Mapping[str, str] = SHORT | {name: name for name in ("accelerator", *SETTINGS)}

@@ -35,7 +35,7 @@ from optimizer.verification.bench import Bench, Verdict, make_bench, miss_words
 from optimizer.verification.record import as_simulated
 from optimizer.verification.verify import CANDIDATE, Loop, SearchResult, with_one_replica_less
 from search_spaces.bounds import TIME_LIMIT
-from search_spaces.fields import Reader, member, quantity
+from search_spaces.fields import Reader, choice, quantity
 from search_spaces.problem import Goal, Problem
 from search_spaces.quantities import Kind
 
@@ -130,7 +130,7 @@ def optimize(
     when the model fits on no engine of the space, BelowFloorError when physics forbids an SLO. Where no fleet is found,
     or none is possible, the plan says what is in the way (`Status`).
     """
-    effort_level: Level = _option("level", member(Level), level)
+    effort_level: Level = _option("level", choice(*Level), level)
     seconds = math.inf if time_limit is None else _option("time_limit", quantity(Kind.DURATION, TIME_LIMIT), time_limit)
     tune = wish_of(problem, effort_level, tune)
     if (
