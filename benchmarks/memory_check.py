@@ -24,7 +24,7 @@ from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes, weight_by
 from costmodel.units import GIB  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.measured_engines import deployments_of, in_dtype, measured_engine, measured_model  # noqa: E402
-from search_spaces.measurements import StepRow, read_measurements, weight_dtype  # noqa: E402
+from search_spaces.measurements import MeasuredStep, read_measurements, weight_dtype  # noqa: E402
 
 FITS = 0.9
 """Share of memory that `fits_gmu` grants."""
@@ -37,7 +37,7 @@ def steps(path: Path) -> None:
         given = list(csv.DictReader(file))
     groups: dict[str, list[tuple[float, float, bool, bool]]] = defaultdict(list)
     for row in read_measurements(path)[1]:
-        if not isinstance(row, StepRow):
+        if not isinstance(row, MeasuredStep):
             continue
         stated = given[row.line - 2]
         model, dtype = in_dtype(measured_model(row.model), row.gemm_dtype, row.moe_dtype)
@@ -46,7 +46,7 @@ def steps(path: Path) -> None:
             catalog, row.accelerator, model, row.split, dtype, kv_dtype=kv_dtype, memory_fraction=FITS
         )
         weights = weight_bytes_per_gpu(model, config) / GIB
-        held = row.batch * float(kv_bytes_peak_per_gpu(model, config, float(row.seq))) / GIB
+        held = (row.prompts + row.decodes) * float(kv_bytes_peak_per_gpu(model, config, row.new + row.context)) / GIB
         fits = kv_capacity_bytes(model, config) / GIB >= held
         kv_stated = float(stated["kvcache_GiB"])
         groups[f"{row.model} {row.dtype}"].append(

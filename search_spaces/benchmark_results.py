@@ -24,7 +24,7 @@ from costmodel.errors import InputError, shown
 from costmodel.units import MILLI
 
 from .files import LARGEST_RESULTS, Keys, Source, read_text, shipped_table, shown_path
-from .measurements import SHORTEST, Latency, MeasuredRun, Workers
+from .measurements import SHORTEST, Latency, MeasuredRun, MeasuredStep, Record, Workers
 from .quantities import Kind, allowed_units, as_number, unit_size
 from .sources import (
     NESTED,
@@ -50,27 +50,6 @@ class Tool(StrEnum):
     INFERENCEX = "InferenceX"
     DYNAMO = "Dynamo self-benchmark"
     LLMPERF = "LLMPerf"
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredStep:
-    """One forward pass that an engine timed itself.
-
-    prompts: in the step, with `new` tokens each after `past` cached ones; decodes: requests that decode, at a mean
-    context of `context` tokens; seconds: wall time of the pass [s].
-    """
-
-    where: str
-    source: str
-    prompts: float
-    new: float
-    past: float
-    decodes: float
-    context: float
-    seconds: float
-
-
-ResultRecord = MeasuredRun | MeasuredStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +408,7 @@ def _dynamo(_form: ResultFormat, document: ResultDocument) -> Iterator[MeasuredS
                 each, one = max(prompts, 1.0), max(decodes, 1.0)
                 load = {"prompts": prompts, "new": new / each, "past": past / each}
                 load |= {"decodes": decodes, "context": context / one, "seconds": forward.needed("wall_time")}
-                steps.append(MeasuredStep(point.where, Tool.DYNAMO, **load))
+                steps.append(MeasuredStep(where=point.where, source=Tool.DYNAMO, **load))
         if steps:
             steady = steps[1:] or steps
             middle = median(step.seconds for step in steady)
@@ -480,7 +459,7 @@ def _workers(document: ResultDocument, prefix: str) -> Workers:
     return Workers(workers, Parallelism(tensor, pipeline, expert, data))
 
 
-READERS: Mapping[Tool, Callable[[ResultFormat, ResultDocument], Iterable[ResultRecord]]] = {
+READERS: Mapping[Tool, Callable[[ResultFormat, ResultDocument], Iterable[Record]]] = {
     Tool.AIPERF: _aiperf,
     Tool.GUIDELLM: _guidellm,
     Tool.DYNAMO: _dynamo,
@@ -508,9 +487,9 @@ _HINTS = {
 """Keys of kindred files that cannot be used, and what to use instead."""
 
 
-def read_results(paths: Iterable[Path]) -> list[ResultRecord]:
+def read_results(paths: Iterable[Path]) -> list[Record]:
     """All runs and steps of the files in their order; InputError names the place of what cannot be read."""
-    records: list[ResultRecord] = []
+    records: list[Record] = []
     for document in (document for path in paths for document in documents(path)):
         form = next((form for form in formats() if form.recognizes(document)), None)
         if form is None:

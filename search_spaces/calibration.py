@@ -28,7 +28,6 @@ from costmodel.transformer import DTYPE_BYTES, Transformer
 from costmodel.units import MICRO, MILLI
 from costmodel.words import join_words, percentage
 
-from .benchmark_results import MeasuredStep, ResultRecord
 from .catalog import MAX_OVERLAY_BYTES, TOP, AcceleratorCatalog, normalized_name, overlay_text
 from .efficiency import efficiency_dict
 from .engines import engine_name, load_serving_policy
@@ -42,7 +41,7 @@ from .measured_engines import (
     measured_model,
     steady_state,
 )
-from .measurements import Latency, MeasuredRun, RowFlags, Workers
+from .measurements import Latency, MeasuredRun, MeasuredStep, Record, RowFlags, Workers
 from .quantities import rounded
 from .sources import read_source
 
@@ -84,7 +83,7 @@ class MeasuredRow:
     OSL and concurrency of a run, of a step the arguments of `StepLoad.of`; deployment: of a run, None for a step.
     """
 
-    record: ResultRecord
+    record: Record
     engine: str
     model: Transformer
     configs: tuple[EngineConfig, ...]
@@ -101,7 +100,7 @@ class Note:
     reason: str
 
 
-def measured(records: Iterable[ResultRecord], setup: Setup) -> tuple[list[MeasuredRow], list[Note]]:
+def measured(records: Iterable[Record], setup: Setup) -> tuple[list[MeasuredRow], list[Note]]:
     """Every record that can be fitted, with its engine, in the order of the files; and notes on records left out."""
     rows: list[MeasuredRow] = []
     notes: list[Note] = []
@@ -126,7 +125,7 @@ def observations(rows: Sequence[MeasuredRow]) -> list[Observation]:
     ]
 
 
-def engine_of(record: ResultRecord, setup: Setup) -> str:
+def engine_of(record: Record, setup: Setup) -> str:
     """The serving engine: as the user says, as the file states, as the tool suggests, or vLLM."""
     if setup.engine is not None:
         return engine_name(setup.engine)
@@ -235,12 +234,10 @@ def _step(step: MeasuredStep, setup: Setup) -> MeasuredRow:
         kv_dtype=setup.kv_dtype or "bf16",
         memory_fraction=setup.memory_fraction or 0.9,
     )
-    lanes = setup.workers.split.data
-    whole = replace(step, prompts=step.prompts * lanes, decodes=step.decodes * lanes)
     kind = Quantity.PREFILL_STEP if step.prompts else Quantity.DECODE_STEP
     times = ((kind, step.seconds), (kind, math.nan))
-    point = (whole.prompts, whole.new, whole.past, whole.decodes, whole.context)
-    return MeasuredRow(whole, engine_of(step, setup), model, (config,), times, point)
+    point = step.load(setup.workers.split.data)
+    return MeasuredRow(step, engine_of(step, setup), model, (config,), times, point)
 
 
 def used_pairs(rows: Sequence[MeasuredRow]) -> tuple[Pair, ...]:
@@ -423,7 +420,7 @@ class Calibration:
         return tuple(name for name in scaling.SPREAD if name not in self.fit.free)
 
 
-def calibrate(records: Sequence[ResultRecord], setup: Setup, source: str) -> Calibration:
+def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibration:
     """Fit the scales to the records; InputError where nothing can be fitted or the data contradicts physics.
 
     source: what the overlay says its figures rest on. A fit that does not explain the data says so (`refusal`).
@@ -468,7 +465,7 @@ def calibrate(records: Sequence[ResultRecord], setup: Setup, source: str) -> Cal
     return Calibration(setup, engine, tuple(rows), tuple(times), fit, figures, tuple(notes), hint)
 
 
-def nearer_flags(records: Sequence[ResultRecord], setup: Setup, times: int) -> str:
+def nearer_flags(records: Sequence[Record], setup: Setup, times: int) -> str:
     """Flags with which the catalog predicts all of the `times` better than with those of the setup; empty if none do.
 
     Of the precisions, the GPUs and half or twice the tensor ranks the best of each, the two best of these.
@@ -494,12 +491,12 @@ def _precisions(setup: Setup) -> dict[str, Setup]:
     }
 
 
-def _nearest(records: Sequence[ResultRecord], kind: Mapping[str, Setup], times: int) -> tuple[float, str]:
+def _nearest(records: Sequence[Record], kind: Mapping[str, Setup], times: int) -> tuple[float, str]:
     """The least error of the catalog among several setups, and its flag."""
     return min((_catalog_error(records, variant, times), flag) for flag, variant in kind.items())
 
 
-def _catalog_error(records: Sequence[ResultRecord], setup: Setup, times: int) -> float:
+def _catalog_error(records: Sequence[Record], setup: Setup, times: int) -> float:
     """Median error of the catalog as it is [1]; infinite where it is no better than an outlier, or cannot be."""
     rows, _ = measured(records, setup)
     times_seen = observations(rows)

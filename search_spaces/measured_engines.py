@@ -42,9 +42,9 @@ from .measurements import (
     SHORTEST,
     WARMED_UP,
     MeasuredRun,
+    MeasuredStep,
     Refused,
     Row,
-    StepRow,
     stored_dtype,
     weight_dtype,
 )
@@ -507,11 +507,11 @@ def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path
     Kernels and collectives alone, launched one by one, with experts chosen by a power law: the file has no scheduler
     and no CUDA graph in its steps. The batch of a row is that of one data-parallel rank, as in those tables' tool.
     """
-    groups: dict[tuple[Transformer, str, Conditions], list[tuple[StepRow, EngineConfig]]] = defaultdict(list)
+    groups: dict[tuple[Transformer, str, Conditions], list[tuple[MeasuredStep, EngineConfig]]] = defaultdict(list)
     refusals: list[Refused] = [row for row in rows if isinstance(row, Refused)]
     model_of = cache(lambda name, gemm, moe: in_dtype(measured_model(name, models), gemm, moe))
     for row in rows:
-        if not isinstance(row, StepRow):
+        if not isinstance(row, MeasuredStep):
             continue
         try:
             model, dtype = model_of(row.model, row.gemm_dtype, row.moe_dtype)
@@ -523,18 +523,17 @@ def predict_steps(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Path
         except InputError as error:
             refusals.append(Refused(row.line, str(error)))
         else:
-            groups[model, row.phase, table_conditions(row.engine, row.gemm_dtype, row.moe_dtype)].append((row, config))
+            phase = "prefill" if row.prompts else "decode"
+            groups[model, phase, table_conditions(row.engine, row.gemm_dtype, row.moe_dtype)].append((row, config))
     rows_out: list[Predicted] = []
     for (model, phase, conditions), steps in groups.items():
         engines = engine_arrays(model, [config for _, config in steps], NO_OVERHEAD, conditions)
-        batch = np.array([[float(row.batch * row.split.data)] for row, _ in steps])
-        length = np.array([[float(row.seq)] for row, _ in steps])
-        load = StepLoad.prefill(length, batch) if phase == "prefill" else StepLoad.decode(batch, length)
+        load = StepLoad.of(*np.array([row.load(row.split.data) for row, _ in steps]).T[:, :, None])
         for (row, config), latency in zip(steps, step_time(model, engines, load).total[:, 0].tolist(), strict=True):
             if not math.isfinite(latency):
                 refusals.append(Refused(row.line, OUT_OF_RANGE))
                 continue
-            value = _value(latency, row.latency, step_interval(model, config.accelerator))
+            value = _value(latency, row.seconds, step_interval(model, config.accelerator))
             group = {"model": row.model, "accelerator": row.accelerator, "phase": phase, "dtype": row.dtype}
             rows_out.append(Predicted(row.line, group, {"latency": value}, (np.nan, np.nan), ()))
     return _in_order(rows_out, refusals)

@@ -199,23 +199,39 @@ class MeasuredRun:
         return None if rate is None or residence is None else rate * residence
 
 
-@dataclass(frozen=True, slots=True)
-class StepRow:
-    """One engine step: `batch` prompts of `seq` tokens, or `batch` decodes at a context of `seq`; latency [s]."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """One engine step of a data-parallel rank, as a row of a table has it or the engine that timed itself.
 
-    line: int
-    model: str
-    accelerator: str
-    engine: str
-    dtype: str
-    gemm_dtype: str
-    moe_dtype: str
-    kv_dtype: str
-    split: Parallelism
-    phase: str
-    batch: int
-    seq: int
-    latency: float
+    prompts: in the step, with `new` tokens each after `past` cached ones; decodes: requests that decode, at a mean
+    context of `context` tokens; seconds: wall time [s], NaN: not measured; others: as of `MeasuredRun`. dtype: the
+    table's word for all precisions together.
+    """
+
+    seconds: float
+    prompts: float = 0.0
+    new: float = 0.0
+    past: float = 0.0
+    decodes: float = 0.0
+    context: float = 0.0
+    where: str = ""
+    line: int = 0
+    source: str = ""
+    model: str = ""
+    accelerator: str = ""
+    engine: str = ""
+    dtype: str = ""
+    gemm_dtype: str = ""
+    moe_dtype: str = ""
+    kv_dtype: str = ""
+    split: Parallelism = field(default_factory=Parallelism)
+
+    def load(self, ranks: int) -> tuple[float, ...]:
+        """The arguments of `StepLoad.of`, where all data-parallel ranks are as busy."""
+        return self.prompts * ranks, self.new, self.past, self.decodes * ranks, self.context
+
+
+Record = MeasuredRun | MeasuredStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +242,7 @@ class Refused:
     reason: str
 
 
-Row = MeasuredRun | StepRow | Refused
+Row = Record | Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,9 +365,9 @@ def _serving_row(line: int, cells: _Cells) -> MeasuredRun:
     )
 
 
-def _step_row(line: int, cells: _Cells) -> StepRow:
+def _step_row(line: int, cells: _Cells) -> MeasuredStep:
     latency = cells.seconds("latency_ms", FIRST_TOKEN)
-    return StepRow(
+    step = MeasuredStep(
         line=line,
         model=cells.text("model"),
         accelerator=cells.text("system"),
@@ -361,10 +377,13 @@ def _step_row(line: int, cells: _Cells) -> StepRow:
         moe_dtype=cells.word("moe_quant", "gemm_quant", "dtype") or "bf16",
         kv_dtype=cells.word("kv_quant") or "bf16",
         split=Parallelism(*(cells.ranks(name, 1) for name in ("tp", "pp", "moe_ep", "dp"))),
-        phase=cells.read("phase", choice("prefill", "decode")),
-        batch=cells.read("batch", count(Bounds(1, MAX_NUM_SEQS.high, "requests"))),
-        seq=cells.read("seq", count(TOKENS)),
-        latency=math.nan if latency is None else latency,
+        seconds=math.nan if latency is None else latency,
+    )
+    phase = cells.read("phase", choice("prefill", "decode"))
+    batch = cells.read("batch", count(Bounds(1, MAX_NUM_SEQS.high, "requests")))
+    length = cells.read("seq", count(TOKENS))
+    return (
+        replace(step, prompts=batch, new=length) if phase == "prefill" else replace(step, decodes=batch, context=length)
     )
 
 
