@@ -412,28 +412,16 @@ MOST_UNSERVABLE = 0.05
 1.9 % of the files of BurstGPT (Wang et al. 2024), and a wrong column or unit shows in most rows."""
 
 
-class TraceFormat(StrEnum):
-    """How a trace file is written."""
-
-    AZURE = "azure"
-    """CSV of the Azure Public Dataset, 2023 and 2024: TIMESTAMP, ContextTokens, GeneratedTokens."""
-    MOONCAKE = "mooncake"
-    """JSONL of Mooncake: timestamp [ms], input_length, output_length, hash_ids."""
-    CSV = "csv"
-    """Any CSV with a header; columns are named by the user or recognised."""
-    JSONL = "jsonl"
-    """Any file with one JSON object per line; keys are named by the user or recognised."""
-
-
-TRACE_FORMATS = (AUTO, *TraceFormat)
-OWN_COLUMNS: Mapping[TraceFormat, Columns] = {
-    TraceFormat.AZURE: Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens", ArrivalUnit.ISO),
-    TraceFormat.MOONCAKE: Columns("timestamp", "input_length", "output_length", ArrivalUnit.MILLISECONDS),
+TRACE_NAMES: Mapping[str, Any] = shipped_table("search_spaces", "trace_names.yaml")
+FORMATS: Mapping[str, Mapping[str, Any]] = TRACE_NAMES["formats"]
+TRACE_FORMATS = (AUTO, *FORMATS)
+OWN_COLUMNS: Mapping[str, Columns] = {
+    name: Columns(row["arrival"], row["isl"], row["osl"], ArrivalUnit(row["unit"]))
+    for name, row in FORMATS.items()
+    if "arrival" in row
 }
 """Formats whose columns are given. Mooncake's hash_ids are left out where there are no prefixes, as in the benchmarks
 that `pdplan deploy` writes."""
-
-TRACE_NAMES: Mapping[str, Any] = shipped_table("search_spaces", "trace_names.yaml")
 KNOWN_NAMES: Mapping[str, Sequence[str]] = TRACE_NAMES["columns"]
 """Column names that are recognised without a mapping, by role."""
 CACHED_NAMES: Sequence[str] = TRACE_NAMES["cached"]
@@ -442,17 +430,17 @@ CACHED_NAMES: Sequence[str] = TRACE_NAMES["cached"]
 
 def read_rows(
     path: Path, layout: str, columns: Mapping[str, str] | None, limit: int | None, progress: Progress | None
-) -> tuple[TraceFormat, Columns, Rows]:
+) -> tuple[str, Columns, Rows]:
     """The format and the columns of a trace, and its first `limit` requests in the order of the file.
 
-    layout: a TraceFormat or "auto"; columns: {arrival, isl, osl, arrival_unit} for formats csv and jsonl; progress is
+    layout: one of TRACE_FORMATS; columns: {arrival, isl, osl, arrival_unit} for formats csv and jsonl; progress is
     told the share of the file that has been read [1].
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit: {limit} must be at least 1")
     head = _head(path)
     form, columns_of = _layout(path, head, layout, columns)
-    is_json = form in (TraceFormat.MOONCAKE, TraceFormat.JSONL)
+    is_json = FORMATS[form]["json"]
     lines = read_lines(path, progress)
     if not is_json:
         next(lines)  # the header
@@ -508,19 +496,19 @@ def _head(path: Path) -> str:
     return line.lstrip().decode(errors="replace")
 
 
-def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | None) -> tuple[TraceFormat, Columns]:
+def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | None) -> tuple[str, Columns]:
     """The format of a file with this first line, and its three columns: as the mapping says, or by known names."""
     if layout not in TRACE_FORMATS:
         raise UnknownNameError("trace format", layout, TRACE_FORMATS)
     where, is_auto = f"{path}:1", layout == AUTO
     if is_auto and head.startswith("["):
         raise InputError(f"{where}: the file is a JSON array, but must have one JSON object per line (JSONL)")
-    is_json = head.startswith("{") if is_auto else layout in (TraceFormat.MOONCAKE, TraceFormat.JSONL)
+    is_json = head.startswith("{") if is_auto else FORMATS[layout]["json"]
     names = list(nested_keys(parse_object(head.encode(), where, unique=True))) if is_json else _csv_names(head, where)
-    form = (TraceFormat.JSONL if is_json else TraceFormat.CSV) if is_auto else TraceFormat(layout)
-    own = TraceFormat.MOONCAKE if is_json else TraceFormat.AZURE
-    if is_auto and not mapping and {*names} - {HASH_KEY} == {*OWN_COLUMNS[own].names}:
-        form = own
+    form = layout
+    if is_auto:
+        alike = (name for name, own in OWN_COLUMNS.items() if {*names} - {HASH_KEY} == {*own.names} and not mapping)
+        form = next(alike, "jsonl" if is_json else "csv")
     if form in OWN_COLUMNS:
         if mapping:
             raise InputError(f"{path}: format {layout} has columns of its own; name columns with csv or jsonl")

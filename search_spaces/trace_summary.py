@@ -40,7 +40,6 @@ from .trace_reader import (
     Columns,
     Progress,
     Rows,
-    TraceFormat,
     parse_object,
     read_lines,
     read_rows,
@@ -279,7 +278,7 @@ class TraceSummary:
     """
 
     path: Path
-    format: TraceFormat
+    format: str
     columns: Columns
     rows: Rows
     left_out: str
@@ -371,7 +370,7 @@ class TraceSummary:
             notes.append(
                 "Prefix hits are those of the engines that wrote the log; another fleet's caches may hold more or less."
             )
-        if self.block_tokens is None and self.rows.hash_ids is not None and self.format is TraceFormat.MOONCAKE:
+        if self.block_tokens is None and self.rows.hash_ids is not None and self.format in OWN_COLUMNS:
             notes.append("hash_ids fit no known block size; the prefix-hit share is unknown.")
         return tuple(notes)
 
@@ -459,7 +458,7 @@ def trace_source(summary: TraceSummary, folder: Path) -> dict[str, Any]:
         names, unit = summary.columns, summary.columns.unit
         columns = {"arrival": names.arrival, "isl": names.isl, "osl": names.osl}
         columns |= {} if unit is ArrivalUnit.AUTO else {"arrival_unit": unit.value}
-        source |= {"format": summary.format.value, "columns": columns}
+        source |= {"format": summary.format, "columns": columns}
     return source
 
 

@@ -242,7 +242,7 @@ def summary_dict(summary: TraceSummary) -> dict[str, Any]:
     }
     return {
         "path": str(summary.path),
-        "format": str(summary.format),
+        "format": summary.format,
         "requests": summary.arrivals.requests,
         "dropped": summary.dropped,
         "too_long": summary.too_long,
