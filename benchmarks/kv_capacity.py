@@ -119,8 +119,8 @@ def _row(words: dict[str, str], catalog: AcceleratorCatalog) -> Capacity:
     written, version = words["model"], words["engine_version"]
     name = re.search(r"\((?:as )?(\S+?)(?: config)?\)", written)
     published = measured_model(name[1] if name and "SGLang" not in written else re.split(r"[ ,]", written)[0])
-    dtype = next((dtype for dtype, pattern in DTYPE_WORDS[:-1] if pattern.search(written.lower())), "")
-    dtype = dtype or ("bf16" if "BF16" in written else published.native_weight_dtype)
+    dtypes = (dtype for dtype, pattern in DTYPE_WORDS.items() if dtype != "bf16" and pattern.search(written.lower()))
+    dtype = next(dtypes, "") or ("bf16" if "BF16" in written else published.native_weight_dtype)
     model, dtype = in_dtype(published, dtype, dtype)
     accelerator = _accelerator(words["gpu"], catalog)
     engine, longest = version.split()[0], int(words["max_model_len"])

@@ -38,9 +38,9 @@ from .files import shown_path
 from .measurements import (
     PLAIN,
     RUNS,
-    SERVED_AS,
     SHORTEST,
     WARMED_UP,
+    WORDS,
     MeasuredRun,
     MeasuredStep,
     Refused,
@@ -51,19 +51,11 @@ from .measurements import (
 from .models import CONFIG_FILE, catalog_model, known_names, load_model
 from .serving_error import error_table, interval_factors, step_interval, stratum_of
 
-QUANTIZED_SUFFIX = re.compile(
-    r"([-_.](fp8|fp4|nvfp4|mxfp4|bf16|awq|gptq|int4|int8|w4a16|w8a8|w8a16|quantized|dynamic|block|kv))+$"
-)
-TUNED_SUFFIX = re.compile(r"([-_](instruct|it|chat|hf|base|preview|thinking|\d{4}|v0\.\d|exp))+$")
-MAKER_PREFIX = re.compile(r"^(meta|nvidia)[-_]|^moe_")
+QUANTIZER, TUNER, MAKER = (re.compile(WORDS[name]) for name in ("quantizer", "tuner", "maker"))
 ROOMY = 10**7
 """A context longer than any request [token]: the benchmark ran, so its engine accepted the lengths."""
 USUAL_SEQS = 1024
 """Requests for which a measured engine keeps logits: vLLM's default on large GPUs; no row states it."""
-
-
-TABLE_KERNELS = {"fp8_block": "fp8_block", "fp8": "fp8_tensor", "fp8_tensor": "fp8_tensor", "fp8_static": "fp8_tensor"}
-"""FP8 kernels of vLLM's tables by the dtype of a model's experts (of its matrices where it has none)."""
 
 
 def table_conditions(backend: str, gemm: str, experts: str) -> Conditions:
@@ -71,7 +63,7 @@ def table_conditions(backend: str, gemm: str, experts: str) -> Conditions:
 
     Kernels launched one by one, experts chosen by a power law; vLLM's tables have FP8 kernels of their own.
     """
-    kernels = TABLE_KERNELS.get((experts or gemm).strip().lower(), "fp8") if backend in ("", "vllm") else "fp8"
+    kernels = WORDS["table_kernels"].get((experts or gemm).strip().lower(), "fp8") if backend in ("", "vllm") else "fp8"
     return replace(TABLES, fp8_kernels=kernels)
 
 
@@ -109,9 +101,9 @@ def measured_model(name: str, folder: Path | None = None) -> Transformer:
 def _spellings(name: str) -> tuple[str, ...]:
     """Ever shorter names of a model in plain letters: less organisation, quantiser's and tuner's suffix, and maker."""
     short = name.rpartition("/")[2].lower()
-    bare = QUANTIZED_SUFFIX.sub("", short)
-    base = TUNED_SUFFIX.sub("", QUANTIZED_SUFFIX.sub("", TUNED_SUFFIX.sub("", bare)))
-    names = dict.fromkeys((short, bare, base, MAKER_PREFIX.sub("", base)))
+    bare = QUANTIZER.sub("", short)
+    base = TUNER.sub("", QUANTIZER.sub("", TUNER.sub("", bare)))
+    names = dict.fromkeys((short, bare, base, MAKER.sub("", base)))
     return tuple(dict.fromkeys(PLAIN.sub("", word) for word in names))
 
 
@@ -125,7 +117,7 @@ def in_dtype(model: Transformer, gemm: str, experts: str) -> tuple[Transformer, 
     """
     dense = stored_dtype(gemm)
     expert_dtype = stored_dtype(experts or gemm) if model.is_moe else dense
-    dtype = SERVED_AS.get(expert_dtype, expert_dtype)
+    dtype = WORDS["served_as"].get(expert_dtype, expert_dtype)
     native = dtype == model.native_weight_dtype and dense in (expert_dtype, "bf16")
     if native and expert_dtype == dtype:
         return model, dtype
@@ -180,8 +172,6 @@ def measured_engine(
 
 FALLBACK_ENGINE = "vllm"
 """Whose policy an unknown engine is taken to have: the one with the most descendants."""
-ENGINE_MARKS = (("vllm", "vllm"), ("sgl", "sglang"), ("trt", "trtllm"), ("tensorrt", "trtllm"))
-"""Letters in the words of tools and tables for an engine (dynamo-trt, sglang-disagg), and which it is."""
 USUAL_CONCURRENCY = 8.0
 """Requests in flight per GPU where a row does not state them: the median of the rows that do."""
 
@@ -344,7 +334,7 @@ def engine_of_word(word: str) -> tuple[str, str]:
         return engine_name(word), ""
     if not word:
         return FALLBACK_ENGINE, f"engine is not given and taken as {FALLBACK_ENGINE}"
-    marked = next((name for mark, name in ENGINE_MARKS if mark in word.lower()), None)
+    marked = next((name for mark, name in WORDS["engines"].items() if mark in word.lower()), None)
     engine, words = (marked, "is taken") if marked else (FALLBACK_ENGINE, "is not known and taken")
     return engine, f"engine {word!r} {words} as {engine}"
 

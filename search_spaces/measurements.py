@@ -30,7 +30,7 @@ from costmodel.units import KILO, MEGA, MILLI
 
 from .bounds import DEGREE, MAX_GPUS, MAX_NUM_SEQS, TOKENS, TPOT, TTFT, Bounds
 from .fields import Reader, choice, count, number, read_cell
-from .files import LARGEST_RESULTS, delimiter_of, read_text
+from .files import LARGEST_RESULTS, delimiter_of, read_text, shipped_table
 
 ATTENTION_DATA = re.compile(r"\(?\s*attention\s*dp\s*(\d+)\s*\)?", re.IGNORECASE)
 """A layout written in words: the attention's data ranks stand where the tensor ranks are expected."""
@@ -453,8 +453,6 @@ WARMED_UP = 3.0
 """Mean TTFT over the median beyond which the first requests of the run, not its steady state, make the mean [1]."""
 SHORTEST = 0.8
 """InferenceX draws both lengths evenly from [0.8, 1] of the nominal one (random-range-ratio); others are as stated."""
-SCRIPT_MODELS: Mapping[str, tuple[str, ...]] = {"dsr1": ("deepseekr1", "deepseekv3"), "dsv4": ("deepseekv4",)}
-"""The scripts' words for models that are no part of the rows' names, in plain letters."""
 INTERVAL = "SCHEDULER_RECV_INTERVAL"
 FEW, LOOKS_OF_FEW, LOOKS_OF_MANY = 16, 10, 30
 """SGLang's scripts set the interval to 10 for fewer than 16 requests in flight and else to 30."""
@@ -481,7 +479,7 @@ def with_settings(rows: Iterable[Row], scripts: Iterable[Mapping[str, str]]) -> 
         if isinstance(row, MeasuredRun) and row.decode is None and row.source.startswith(RUNS):
             name = PLAIN.sub("", row.model.lower())
             for script in reversed(by_run[row.engine, row.accelerator.lower().split("_")[0], row.precision]):
-                words = SCRIPT_MODELS.get(script["model"], (PLAIN.sub("", script["model"]),))
+                words = WORDS["script_models"].get(script["model"], (PLAIN.sub("", script["model"]),))
                 if not any(word in name for word in words):  # the first of the table counts
                     continue
                 yaml = YAML_KV.search(script.get("trtllm_yaml", ""))
@@ -500,18 +498,9 @@ def with_settings(rows: Iterable[Row], scripts: Iterable[Mapping[str, str]]) -> 
     return rows_out
 
 
-DTYPE_WORDS = (
-    ("mxfp4", re.compile(r"w4a16_?-?mxfp4|mxfp4_?-?w4a16")),
-    ("fp4", re.compile(r"fp4|e2m1")),
-    ("int4", re.compile(r"int4|w4a|awq|gptq|q4|4bit")),
-    ("w8a16", re.compile(r"w8a16|(int8|fp8)_?-?(wo|weight_?only)$")),
-    ("fp8", re.compile(r"fp8|e4m3|float8|e5m2")),
-    ("int8", re.compile(r"int8|w8a|smoothquant|(^|[_-])sq|q8|8bit")),
-    ("bf16", re.compile(r"^$|bf16|bfloat16|fp16|float16|half|none|auto|w16a16|native")),
-)
-"""How benchmark files write weight formats; the first pattern found decides (nvfp4, w4a16_mxfp4, fp8_block, ...)."""
-SERVED_AS = {"mxfp4": "fp4", "w8a16": "int8"}
-"""Dtypes of an engine config for formats that only parts of a model can have."""
+WORDS: Mapping[str, Any] = shipped_table("search_spaces", "benchmark_words.yaml")
+"""How benchmarks write dtypes, engines and models."""
+DTYPE_WORDS = {dtype: re.compile(pattern) for dtype, pattern in WORDS["dtypes"].items()}
 
 
 def stored_dtype(word: str) -> str:
@@ -521,7 +510,7 @@ def stored_dtype(word: str) -> str:
     ['fp4', 'fp8', 'mxfp4', 'int4', 'w8a16', 'int8', 'bf16']
     """
     plain = word.strip().lower()
-    for dtype, pattern in DTYPE_WORDS:
+    for dtype, pattern in DTYPE_WORDS.items():
         if pattern.search(plain):
             return dtype
     raise InputError(f"dtype {shown(word)} is not known; known: bf16, fp8, int8, int4, fp4 and their usual variants")
@@ -534,4 +523,4 @@ def weight_dtype(word: str) -> str:
     ['fp4', 'fp8', 'fp4', 'int4', 'bf16']
     """
     dtype = stored_dtype(word)
-    return SERVED_AS.get(dtype, dtype)
+    return str(WORDS["served_as"].get(dtype, dtype))
