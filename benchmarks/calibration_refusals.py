@@ -20,7 +20,6 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.errors import InputError  # noqa: E402
-from search_spaces.benchmark_results import Tool  # noqa: E402
 from search_spaces.calibration import Calibration, Setup, calibrate  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.engines import ENGINES  # noqa: E402
@@ -98,7 +97,7 @@ def run_of(row: MeasuredRun) -> MeasuredRun:
     mean = 0.9 if row.source.startswith("ix") else 1.0
     return MeasuredRun(
         where=f"line {row.line}",
-        source=Tool.VLLM,
+        source="vllm bench serve",
         isl=row.isl * mean,
         osl=row.osl * mean,
         ttft=Latency(row.scored[0]),

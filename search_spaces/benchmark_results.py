@@ -1,8 +1,8 @@
 """Result files of benchmark tools as records, one form for all: times in seconds, lengths in tokens, None if unknown.
 
 One row of `result_formats.yaml` is one format, told from the content of a file: it says where the figures are. What a
-row cannot say stands in `READERS` and `LOADS`: InferenceX states its own deployment, Dynamo's self-benchmark has single
-forward passes that the engine timed itself.
+row cannot say, a function here does (`READERS`, `LOADS`): InferenceX states its own deployment, Dynamo's self-benchmark
+has single forward passes that the engine timed itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -35,21 +34,6 @@ from .sources import (
     parse_source,
     value_at,
 )
-
-
-class Tool(StrEnum):
-    """The tool that wrote a result file."""
-
-    VLLM = "vllm bench serve"
-    SGLANG = "sglang bench_serving"
-    AIPERF = "AIPerf"
-    GENAI_PERF = "GenAI-Perf"
-    GUIDELLM = "GuideLLM"
-    INFERENCE_PERF = "inference-perf"
-    LLMD = "llm-d benchmark report"
-    INFERENCEX = "InferenceX"
-    DYNAMO = "Dynamo self-benchmark"
-    LLMPERF = "LLMPerf"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +191,9 @@ class ResultFormat(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    tool: Tool
+    tool: str
+    reader: str = ""
+    load: str = ""
     file: str
     shows: str
     marks: tuple[Paths, ...]
@@ -238,8 +224,8 @@ class ResultFormat(BaseModel):
         """The run of an object whose figures are where the row says."""
         isl, osl = document.needed(*self.isl), document.needed(*self.osl)
         ttft, e2e = (self.time(document, pattern) for pattern in (self.ttft, self.e2e))
-        if self.tool in LOADS:
-            concurrency, rate = LOADS[self.tool](document)
+        if self.load:
+            concurrency, rate = LOADS[self.load](document)
         else:
             of_trace = any(document.content.get(path) == RATE_OF_A_TRACE for path in self.rate)
             concurrency, rate = document.number(*self.concurrency), None if of_trace else document.number(*self.rate)
@@ -359,11 +345,10 @@ def _llmd_load(document: ResultDocument) -> GeneratorLoad:
     return words.number("concurrency", "max_concurrency", f"load.stages.{stage}.concurrency_level"), rate
 
 
-LOADS: Mapping[Tool, Callable[[ResultDocument], GeneratorLoad]] = {
-    Tool.AIPERF: _aiperf_load,
-    Tool.GENAI_PERF: _aiperf_load,
-    Tool.GUIDELLM: _guidellm_load,
-    Tool.LLMD: _llmd_load,
+LOADS: Mapping[str, Callable[[ResultDocument], GeneratorLoad]] = {
+    "aiperf": _aiperf_load,
+    "guidellm": _guidellm_load,
+    "llmd": _llmd_load,
 }
 """Tools whose load stands in no one place."""
 AIPERF_GOALS = ("time_to_first_token", "inter_token_latency", "request_latency")
@@ -391,7 +376,7 @@ def _guidellm(form: ResultFormat, document: ResultDocument) -> Iterator[Measured
         yield replace(benchmark, model=benchmark.model or model)
 
 
-def _dynamo(_form: ResultFormat, document: ResultDocument) -> Iterator[MeasuredStep]:
+def _dynamo(form: ResultFormat, document: ResultDocument) -> Iterator[MeasuredStep]:
     """One step a point: the median of its repetitions, without the first where there are several (it warms up)."""
     for index, item in enumerate(document.content["results"]):
         passes = item.get("fpms") if isinstance(item, Mapping) else None
@@ -408,7 +393,7 @@ def _dynamo(_form: ResultFormat, document: ResultDocument) -> Iterator[MeasuredS
                 each, one = max(prompts, 1.0), max(decodes, 1.0)
                 load = {"prompts": prompts, "new": new / each, "past": past / each}
                 load |= {"decodes": decodes, "context": context / one, "seconds": forward.needed("wall_time")}
-                steps.append(MeasuredStep(where=point.where, source=Tool.DYNAMO, **load))
+                steps.append(MeasuredStep(where=point.where, source=form.tool, **load))
         if steps:
             steady = steps[1:] or steps
             middle = median(step.seconds for step in steady)
@@ -459,11 +444,11 @@ def _workers(document: ResultDocument, prefix: str) -> Workers:
     return Workers(workers, Parallelism(tensor, pipeline, expert, data))
 
 
-READERS: Mapping[Tool, Callable[[ResultFormat, ResultDocument], Iterable[Record]]] = {
-    Tool.AIPERF: _aiperf,
-    Tool.GUIDELLM: _guidellm,
-    Tool.DYNAMO: _dynamo,
-    Tool.INFERENCEX: _inferencex,
+READERS: Mapping[str, Callable[[ResultFormat, ResultDocument], Iterable[Record]]] = {
+    "aiperf": _aiperf,
+    "guidellm": _guidellm,
+    "dynamo": _dynamo,
+    "inferencex": _inferencex,
 }
 """Tools whose files say more than their row of figures does."""
 
@@ -472,8 +457,8 @@ READERS: Mapping[Tool, Callable[[ResultFormat, ResultDocument], Iterable[Record]
 def formats() -> tuple[ResultFormat, ...]:
     """Every format; the first that recognizes an object reads it.
 
-    >>> formats()[0].tool.value
-    'GuideLLM'
+    >>> formats()[0].tool
+    'vllm bench serve'
     """
     return tuple(map(ResultFormat.model_validate, shipped_table("search_spaces", "result_formats.yaml").values()))
 
@@ -493,7 +478,8 @@ def read_results(paths: Iterable[Path]) -> list[Record]:
     for document in (document for path in paths for document in documents(path)):
         form = next((form for form in formats() if form.recognizes(document)), None)
         if form is None:
-            hint = next((hint for key, hint in _HINTS.items() if key in document.content), f"known: {', '.join(Tool)}")
+            tools = f"known: {', '.join(dict.fromkeys(form.tool for form in formats()))}"
+            hint = next((hint for key, hint in _HINTS.items() if key in document.content), tools)
             raise document.error(f"is not the result of a known benchmark tool; {hint}")
-        records += READERS[form.tool](form, document) if form.tool in READERS else [form.run(document)]
+        records += READERS[form.reader](form, document) if form.reader else [form.run(document)]
     return records

@@ -6,7 +6,7 @@ degrees that the user writes are checked in `checks` and refused instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, TypeVar
 
@@ -144,12 +144,9 @@ def search_space(section: SearchSection, model: Transformer) -> SearchSpace:
     """Return the ranges of the section's preset, with those that the section states in their place."""
     kind = "large_mixture" if model.parameters >= LARGE_MIXTURE else "mixture_of_experts"
     preset = dict(_preset(section.preset, kind if model.is_moe else "dense"))
-    fits: Mapping[str, Callable[[int], bool]] = {
-        "tensor_parallel": lambda degree: not any(head_refusals(model, degree)),
-        "pipeline_parallel": lambda degree: degree <= model.num_layers,
-        "expert_parallel": lambda degree: model.redundant_experts(degree) == 0,
-    }
-    preset |= {key: list(filter(is_fit, preset[key])) for key, is_fit in fits.items()}
+    for key, allowed in allowed_degrees(model).items():
+        preset[key] = [degree for degree in preset[key] if degree in allowed]
+    preset["expert_parallel"] = [degree for degree in preset["expert_parallel"] if not model.redundant_experts(degree)]
     ranges = preset | {key: value for key, value in section if value is not None}
     roles, seqs, tokens = (ranges.pop(key) for key in ("roles", "max_num_seqs", "max_num_batched_tokens"))
     limit = ranges.pop("max_gpus_per_engine")

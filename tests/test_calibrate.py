@@ -16,7 +16,6 @@ from costmodel.errors import InputError
 from costmodel.memory import weight_bytes_per_gpu
 from pdplan.cli import cli
 from pdplan.console import Console
-from search_spaces.benchmark_results import Tool
 from search_spaces.calibration import Calibration, Setup, calibrate, measured, predictor
 from search_spaces.catalog import load_catalog
 from search_spaces.measurements import Latency, MeasuredRun, Workers
@@ -31,7 +30,7 @@ POINTS = [(isl, osl, load) for isl, osl in ((256, 256), (2048, 128), (8192, 64))
 def run_at(isl: float, osl: float, load: float, **changes: object) -> MeasuredRun:
     run = MeasuredRun(
         where=f"run of {isl:g} + {osl:g} at {load:g}",
-        source=Tool.VLLM,
+        source="vllm bench serve",
         isl=isl,
         osl=osl,
         ttft=Latency(1.0),
