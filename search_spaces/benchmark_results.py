@@ -391,7 +391,7 @@ def _dynamo(form: ResultFormat, document: ResultDocument) -> Iterator[MeasuredSt
             )
             if prompts or decodes:
                 each, one = max(prompts, 1.0), max(decodes, 1.0)
-                load = {"prompts": prompts, "new": new / each, "past": past / each}
+                load: dict[str, Any] = {"prompts": prompts, "new": new / each, "past": past / each}
                 load |= {"decodes": decodes, "context": context / one, "seconds": forward.needed("wall_time")}
                 steps.append(MeasuredStep(where=point.where, source=form.tool, **load))
         if steps:

@@ -500,7 +500,7 @@ def with_settings(rows: Iterable[Row], scripts: Iterable[Mapping[str, str]]) -> 
 
 WORDS: Mapping[str, Any] = shipped_table("search_spaces", "benchmark_words.yaml")
 """How benchmarks write dtypes, engines and models."""
-DTYPE_WORDS = {dtype: re.compile(pattern) for dtype, pattern in WORDS["dtypes"].items()}
+DTYPE_WORDS: Mapping[str, re.Pattern[str]] = {dtype: re.compile(pattern) for dtype, pattern in WORDS["dtypes"].items()}
 
 
 def stored_dtype(word: str) -> str:

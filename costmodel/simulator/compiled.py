@@ -21,6 +21,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.core.datamodel import models
+from numba.core.types.misc import CPointer
 from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_getattr, infer_global, signature
 from numba.extending import lower_builtin, lower_getattr_generic, register_model
 from numba.np.numpy_support import from_dtype
@@ -95,23 +96,16 @@ def opened(addresses: Any) -> World:
     return world
 
 
-class _Worlds(types.Type):
-    """numba's type of a World: the addresses of its arrays."""
+class _World(CPointer):  # type: ignore[misc]
+    """numba's type of a World: a pointer to the addresses of its arrays."""
 
 
-class _Rows(types.Type):
-    """numba's type of a pointer to the records, or numbers, of an array."""
-
-    def __init__(self, name: str, row: types.Type) -> None:
-        self.row = row
-        super().__init__(name=f"Rows({name})")
+class _Rows(CPointer):  # type: ignore[misc]
+    """numba's type of a pointer to records; unlike numbers they are passed on by their address."""
 
 
-@register_model(_Rows)
-@register_model(_Worlds)
-class _Pointer(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, of: types.Type) -> None:
-        super().__init__(manager, of, ir.IntType(8).as_pointer())
+register_model(_World)(models.PointerModel)
+register_model(_Rows)(models.PointerModel)
 
 
 def _fields() -> Mapping[str, types.Type]:
@@ -119,12 +113,13 @@ def _fields() -> Mapping[str, types.Type]:
     fields = {}
     for name, hint in get_type_hints(World).items():
         (kind,) = get_args(hint) or (hint,)
-        row = {float: types.float64, int: types.int64}.get(kind) or from_dtype(dtype_of(kind))
-        fields[name] = row if kind is hint else _Rows(kind.__name__, row)
+        number = {float: types.float64, int: types.int64}.get(kind)
+        row = number or from_dtype(dtype_of(kind))
+        fields[name] = row if kind is hint else CPointer(row) if number else _Rows(row)
     return fields
 
 
-WORLD, FIELDS = _Worlds("World"), _fields()
+WORLD, FIELDS = _World(types.intp), _fields()
 
 
 @infer_global(opened)
@@ -135,60 +130,27 @@ class _Opened(AbstractTemplate):  # type: ignore[misc]
 
 @infer_getattr
 class _Field(AttributeTemplate):  # type: ignore[misc]
-    key = _Worlds
+    key = _World
 
     def generic_resolve(self, world: Any, name: str) -> Any:  # noqa: ARG002 -- as numba calls it
         return FIELDS.get(name)
 
 
-@infer_global(operator.getitem)
-class _GetRow(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: Any, kws: Any) -> Any:  # noqa: ARG002 -- as numba calls it
-        if isinstance(args[0], _Rows) and isinstance(args[1], types.Integer):
-            return signature(args[0].row, args[0], types.intp)
-        return None
-
-
-@infer_global(operator.setitem)
-class _SetRow(AbstractTemplate):  # type: ignore[misc]
-    def generic(self, args: Any, kws: Any) -> Any:  # noqa: ARG002 -- as numba calls it
-        if isinstance(args[0], _Rows) and isinstance(args[1], types.Integer):
-            return signature(types.none, args[0], types.intp, args[0].row)
-        return None
-
-
 @lower_builtin(opened, types.Array)  # type: ignore[untyped-decorator]
 def _open(context: Any, builder: Any, sig: Any, values: Any) -> Any:
-    data = context.make_array(sig.args[0])(context, builder, values[0]).data
-    return builder.bitcast(data, context.get_value_type(WORLD))
+    return context.make_array(sig.args[0])(context, builder, values[0]).data
 
 
-@lower_getattr_generic(_Worlds)  # type: ignore[untyped-decorator]
+@lower_getattr_generic(_World)  # type: ignore[untyped-decorator]
 def _field(context: Any, builder: Any, _of: Any, world: Any, name: str) -> Any:
     """The address of an array, which never changes."""
-    pointer = context.get_value_type(FIELDS[name])
-    addresses = builder.bitcast(world, pointer.as_pointer())
-    place = ir.Constant(ir.IntType(64), list(FIELDS).index(name))
-    address = builder.load(builder.gep(addresses, [place]))
+    addresses = builder.bitcast(world, context.get_value_type(FIELDS[name]).as_pointer())
+    address = builder.load(builder.gep(addresses, [ir.Constant(ir.IntType(64), list(FIELDS).index(name))]))
     address.set_metadata("invariant.load", builder.module.add_metadata([]))
     return address
 
 
-def _place(context: Any, builder: Any, of: _Rows, pointer: Any, index: Any) -> Any:
-    """Address of row `index`."""
-    size = context.get_abi_sizeof(context.get_data_type(of.row))
-    at = builder.gep(pointer, [builder.mul(index, ir.Constant(ir.IntType(64), size))])
-    return builder.bitcast(at, context.get_data_type(of.row).as_pointer())
-
-
-@lower_builtin(operator.getitem, _Rows, types.intp)  # type: ignore[untyped-decorator]
-def _get_row(context: Any, builder: Any, sig: Any, values: Any) -> Any:
-    at = _place(context, builder, sig.args[0], *values)
-    return at if isinstance(sig.return_type, types.Record) else builder.load(at)
-
-
-@lower_builtin(operator.setitem, _Rows, types.intp, types.Any)  # type: ignore[untyped-decorator]
-def _set_row(context: Any, builder: Any, sig: Any, values: Any) -> Any:
-    pointer, index, value = values
-    builder.store(value, _place(context, builder, sig.args[0], pointer, index))
-    return context.get_dummy_value()
+@lower_builtin(operator.getitem, _Rows, types.Integer)  # type: ignore[untyped-decorator]
+def _record(_context: Any, builder: Any, _sig: Any, values: Any) -> Any:
+    pointer, index = values
+    return builder.gep(pointer, [index])
