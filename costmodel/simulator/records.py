@@ -12,7 +12,7 @@ has processed offset + lane.steps, offset = q - lane.steps at joining; so a deco
 from __future__ import annotations
 
 from collections.abc import MutableSequence, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, astuple, dataclass, fields
 from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
@@ -387,16 +387,9 @@ def records(kind: type, size: int, columns: Columns) -> Array:
         default = np.zeros((), rows.dtype[entry.name]) if entry.default is MISSING else entry.default
         column = columns.get(entry.name, default)
         if rows.dtype[entry.name].names and entry.name in columns:
-            column = [_packed(rows.dtype[entry.name], value) for value in column]
+            column = [astuple(value) for value in column]
         rows[entry.name] = column
     return rows
-
-
-def _packed(layout: np.dtype[Any], value: Any) -> Any:
-    """A value, or those of a record by their order."""
-    if layout.names is None:
-        return value
-    return tuple(_packed(layout[name], getattr(value, name)) for name in layout.names)
 
 
 def unpacked(kind: type, values: tuple[Any, ...]) -> Any:
