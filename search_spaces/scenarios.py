@@ -29,7 +29,7 @@ from .loader import place_in, problem_of, set_value
 from .problem import Problem
 from .quantities import Kind, QuantityError, as_number, as_share, check_plain, parse
 from .schema import WorkloadFile
-from .sources import parse_value
+from .sources import nested_keys, parse_value
 
 Inputs = dict[str, Any]
 Setter = Callable[[Inputs, str, str, Any], None]
@@ -480,7 +480,7 @@ def changed(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Inputs:
         elif head in result or head in WorkloadFile.model_fields:  # a section that the file leaves out is begun
             set_value(result, key.split("."), value, key)
         else:
-            near = difflib.get_close_matches(key, [*LEVERS, *_paths(inputs)], n=1)
+            near = difflib.get_close_matches(key, [*LEVERS, *nested_keys(inputs)], n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             sentence = f"{shortened(key)} is not a value of the workload file{hint}; levers: {name_list(LEVERS)}"
             raise InputError(sentence)
@@ -499,11 +499,3 @@ def _flat(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Iterator[tup
         for inner_key, inner_value in value.items():
             for_all = key == "slo" and inner_key not in classes
             yield from _flat(inputs, {inner_key if for_all else f"{key}.{inner_key}": inner_value})
-
-
-def _paths(inputs: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    for key, value in inputs.items():
-        if isinstance(value, Mapping):
-            yield from _paths(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}"

@@ -297,6 +297,19 @@ def value_at(content: Any, path: str) -> Any:
     return content
 
 
+def nested_keys(record: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of all values in an object and the objects in it.
+
+    >>> list(nested_keys({"created": 1, "usage": {"prompt_tokens": 5}}))
+    ['created', 'usage.prompt_tokens']
+    """
+    for key, value in record.items():
+        if isinstance(value, Mapping) and value:
+            yield from (f"{key}{NESTED}{below}" for below in nested_keys(value))
+        else:
+            yield key
+
+
 @dataclass(frozen=True, slots=True)
 class JsonText:
     """A JSON value in a text: what stands for the file in messages, and where the value begins.

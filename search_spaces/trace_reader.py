@@ -30,7 +30,7 @@ from costmodel.words import percentage
 from .bounds import TOKENS
 from .files import delimiter_of, kind_of_bytes, open_file, regular_size, shipped_table
 from .quantities import UNITS, Kind, finite_number
-from .sources import NESTED, TwiceError, json_kind, json_shown, unique_keys, value_at
+from .sources import NESTED, TwiceError, json_kind, json_shown, nested_keys, unique_keys, value_at
 
 MAX_LINE_BYTES = 16 * MIB
 """A request of a million tokens needs some 20 kB for its hash blocks; a longer line is a file without lines."""
@@ -327,19 +327,6 @@ def parse_object(raw: bytes, where: str = "", *, unique: bool = False) -> dict[s
     if not isinstance(value, dict):
         raise InputError(f"{place}the line is {json_kind(value)}, but must be one object per line")
     return value
-
-
-def nested_keys(record: Mapping[str, Any]) -> Iterator[str]:
-    """The keys of all values in an object and the objects in it.
-
-    >>> list(nested_keys({"created": 1, "usage": {"prompt_tokens": 5}}))
-    ['created', 'usage.prompt_tokens']
-    """
-    for key, value in record.items():
-        if isinstance(value, Mapping) and value:
-            yield from (f"{key}{NESTED}{below}" for below in nested_keys(value))
-        else:
-            yield key
 
 
 def _refuse_constant(name: str) -> None:
