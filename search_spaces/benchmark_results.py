@@ -164,14 +164,7 @@ def documents(path: Path) -> Iterator[ResultDocument]:
             yield ResultDocument(file, item, mark, keys)
 
 
-STATISTICS = (
-    ("mean", "avg"),
-    ("median", "p50", "percentiles.p50", "quantiles_p50"),
-    ("p90", "percentiles.p90", "quantiles_p90"),
-    ("p99", "percentiles.p99", "quantiles_p99"),
-    ("p95", "percentiles.p95", "quantiles_p95"),
-)
-"""Names that files use for the mean and the quantiles."""
+TABLE = shipped_table("search_spaces", "result_formats.yaml")
 OTHER_COUNT = 0.25
 """How far TPOT may be from (e2e - TTFT) / (OSL - 1) before it was divided by something else than tokens [1]; assumed:
 half the gaps of a stream with an empty chunk after every token are off by 50 %, means of unlike requests by less."""
@@ -262,7 +255,7 @@ class ResultFormat(BaseModel):
         if size is None:
             key = "unit" if "unit" in metric.content else "units"
             raise metric.error(f"{shown(unit)} is not a time; it may be in {allowed_units(Kind.DURATION)}", key)
-        figures = (document.number(*map(place.format, words)) for words in STATISTICS)
+        figures = (document.number(*map(place.format, words)) for words in TABLE["statistics"])
         return Latency(*figures).times(size)
 
     def _tpot(self, document: ResultDocument, osl: float, ttft: Latency, e2e: Latency) -> Latency:
@@ -460,16 +453,7 @@ def formats() -> tuple[ResultFormat, ...]:
     >>> formats()[0].tool
     'vllm bench serve'
     """
-    return tuple(map(ResultFormat.model_validate, shipped_table("search_spaces", "result_formats.yaml").values()))
-
-
-_HINTS = {
-    "avg_latency": "it looks like `vllm bench latency`, whose file lacks the lengths; use `vllm bench serve`",
-    "elapsed_time": "it looks like `vllm bench throughput`, which measures no latency; use `vllm bench serve`",
-    "batch_size": "it looks like SGLang's bench_one_batch_server; use bench_serving",
-    "metadata": "it looks like AIPerf's records of single requests; give its profile_export_aiperf.json",
-}
-"""Keys of kindred files that cannot be used, and what to use instead."""
+    return tuple(map(ResultFormat.model_validate, TABLE["formats"].values()))
 
 
 def read_results(paths: Iterable[Path]) -> list[Record]:
@@ -479,7 +463,7 @@ def read_results(paths: Iterable[Path]) -> list[Record]:
         form = next((form for form in formats() if form.recognizes(document)), None)
         if form is None:
             tools = f"known: {', '.join(dict.fromkeys(form.tool for form in formats()))}"
-            hint = next((hint for key, hint in _HINTS.items() if key in document.content), tools)
+            hint = next((hint for key, hint in TABLE["kindred"].items() if key in document.content), tools)
             raise document.error(f"is not the result of a known benchmark tool; {hint}")
         records += READERS[form.reader](form, document) if form.reader else [form.run(document)]
     return records

@@ -20,7 +20,7 @@ from costmodel.workload import Workload
 
 from .bounds import MAX_CELLS, MAX_SETTINGS, MAX_SPLITS, NO_TARGET
 from .demand import LengthsSection, WorkloadSection
-from .enumeration import RULES, candidates, end_of, enumerate_shapes, pair_refusal, refusal, refused_pair
+from .enumeration import MENDS, RULES, candidates, end_of, enumerate_shapes, pair_refusal, refusal, refused_pair
 from .files import Fault
 from .problem import TARGETS, Goal, Pools, Problem, target_of
 from .quotes import basis_of
@@ -221,16 +221,6 @@ def cross_faults(
         yield from objective_faults(sections["objective"], constraints, sections["accelerators"])
 
 
-_MENDS = {
-    "engine_runs_there": "state another engine, or other accelerators",
-    "target_schedules_there": "leave the target out, or state other accelerators",
-    "weights_have_kernels": "state another weight_dtype, engine or accelerator",
-    "tensor_keeps_weight_blocks": "allow a smaller search.tensor_parallel, or search.expert_parallel",
-    "kv_cache_has_kernels": "leave kv_dtype out, or state another engine or accelerator",
-}
-_MORE_GPUS = "more GPUs per engine (search.tensor_parallel, max_gpus_per_engine)"
-
-
 def feasibility_faults(problem: Problem) -> list[Fault]:
     """What is wrong with the search space as a whole: it is too large, or no engine of it can exist.
 
@@ -278,9 +268,7 @@ def impossible_faults(problem: Problem) -> Iterator[Fault]:
         split = shape.parallelism
         weights = problem.model.weight_bytes(shape.weight_dtype) / GIB
         weights_words = f"{problem.model.name} in {shape.weight_dtype} ({weights:,.0f} GiB of weights)"
-        mend = _MENDS.get(rule, "widen the ranges of search")
-        if rule == "model_and_one_request_fit":
-            mend = f"allow {_MORE_GPUS}, a smaller weight_dtype, shorter requests or more memory"
+        mend = MENDS[rule] or "widen the ranges of search"
         yield Fault(
             ("accelerators", index),
             f"{weights_words} runs on no engine of {offer.accelerator.name} within the search space: "

@@ -25,7 +25,7 @@ one engine.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -36,6 +36,7 @@ from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.transformer import LayerGroup, Transformer, WeightScale
 
 from .engines import SUPPORT, EngineSupport, load_engine_memory
+from .files import shipped_table
 from .problem import Problem, target_of
 
 
@@ -62,14 +63,12 @@ class Enumeration:
     dropped: Mapping[tuple[str, str], int]
 
 
-RULES = (
-    *("engine_runs_there", "target_schedules_there", "weights_have_kernels", "kv_cache_has_kernels"),
-    *("tensor_divides_heads", "tensor_matches_kv_heads", "experts_spread_evenly", "data_parallel_shares_experts"),
-    *("data_parallel_is_the_engines", "tensor_divides_widths", "tensor_keeps_weight_blocks", "tensor_fits_scale_up"),
-    *("pipeline_has_layers", "drafts_run_there", "gpus_make_an_engine", "model_and_one_request_fit"),
-    "limits_allow_an_engine",
-)
+_TABLE = shipped_table("search_spaces", "rules.yaml")
+MENDS: Mapping[str, str | None] = _TABLE["engines"]
+"""What to change where a rule refuses all that is left."""
+RULES = tuple(MENDS)
 """Every feasibility rule, cheap ones first; the last one is about supply, not physics."""
+HAND_OVER_RULES: Sequence[str] = _TABLE["hand_overs"]
 
 
 def refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]:
@@ -400,14 +399,6 @@ def end_of(problem: Problem, shape: Shape) -> End:
         pipeline=split.pipeline,
         speculative_tokens=shape.speculative_tokens,
     )
-
-
-HAND_OVER_RULES = (
-    *("kv_domains_agree", "kv_dtypes_agree", "drafts_agree", "weights_agree"),
-    *("attention_kernels_agree", "target_takes_stages"),
-    *("tensor_degrees_divide", "decode_ranks_find_heads", "hybrid_degrees_agree", "decode_is_one_stage"),
-    "hybrid_prefill_is_one_stage",
-)
 
 
 def hand_over_refusals(problem: Problem, prefill: End, decode: End) -> Iterator[tuple[str, str]]:

@@ -59,12 +59,7 @@ MODELOPT_FILE = "hf_quant_config.json"
 """Where NVIDIA's quantiser notes the format, beside a config.json that does not mention it."""
 
 OWN_MODEL = ", or the path of a config.json (in YAML, model: {config: PATH})"
-QUANTIZED = {
-    "int8": re.compile("int8|8bit|w8a8"),
-    "fp8": re.compile("fp8"),
-    "fp4": re.compile("fp4"),
-    "int4": re.compile("int4|4bit|w4a16|awq|gptq"),
-}
+QUANTIZED: Mapping[str, str] = shipped_table("search_spaces", "benchmark_words.yaml")["checkpoints"]
 """Words in the names of quantized checkpoints, by the weight_dtype to plan them with; the first found counts."""
 ARCHITECTURES = (".yaml", ".yml")
 """Endings of architecture files."""
@@ -180,7 +175,7 @@ def catalog_model(name: str) -> Transformer:
 
 def _unknown(name: str) -> UnknownNameError:
     close = nearest_model(name)
-    dtype = next((dtype for dtype, words in QUANTIZED.items() if words.search(name.lower())), None)
+    dtype = next((dtype for dtype, words in QUANTIZED.items() if re.search(words, name.lower())), None)
     dtype = "" if close is None or dtype is None else f" with weight_dtype: {dtype}"
     return UnknownNameError("model", name, model_names(), close=close, mend=f"{dtype}{OWN_MODEL}")
 
