@@ -10,7 +10,7 @@ import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from hashlib import blake2b
@@ -117,13 +117,8 @@ class Rows:
 
     def pick(self, indices: NDArray[np.intp]) -> Rows:
         """Return the chosen rows in the order given, hash blocks and all."""
-        rows = Rows(
-            self.nanoseconds[indices],
-            self.isl[indices],
-            self.osl[indices],
-            self.line[indices],
-            cached=None if self.cached is None else self.cached[indices],
-        )
+        columns = {name: getattr(self, name) for name in ("nanoseconds", "isl", "osl", "line", "cached")}
+        rows = replace(self, **{name: column[indices] for name, column in columns.items() if column is not None})
         if self.hash_ids is None or self.hash_counts is None:
             return rows
         counts, first = self.hash_counts[indices], np.cumsum(self.hash_counts) - self.hash_counts
@@ -239,11 +234,10 @@ def rows_of(
 
 
 def joined(chunks: list[Rows]) -> Rows:
-    """The rows of all chunks together; without hash blocks where some have none."""
-    names = ["nanoseconds", "isl", "osl", "line"]
-    names += ["hash_ids", "hash_counts"] * all(chunk.hash_ids is not None for chunk in chunks)
-    names += ["cached"] * all(chunk.cached is not None for chunk in chunks)
-    return Rows(**{name: np.concatenate([getattr(chunk, name) for chunk in chunks]) for name in names})
+    """The rows of all chunks together; without hash blocks, or cached tokens, where some have none."""
+    columns = {field.name: [getattr(chunk, field.name) for chunk in chunks] for field in fields(Rows)}
+    complete = {name: arrays for name, arrays in columns.items() if all(array is not None for array in arrays)}
+    return Rows(**{name: np.concatenate(arrays) for name, arrays in complete.items()})
 
 
 def split_header(line: str, where: str = "") -> tuple[str, list[str]]:
