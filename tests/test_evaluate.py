@@ -23,8 +23,7 @@ from optimizer.fleets.purchase import prefill_seqs
 from optimizer.loads.instance import COLOCATED, PREFILL, Instance, make_instance
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated
-from optimizer.search.settings import make_settings
-from optimizer.search.work import LATE_BY_STEPS, keeping_up, late_first_tokens
+from optimizer.search.settings import LATE_BY_STEPS, keeping_up, late_first_tokens, make_settings
 from optimizer.verification.simulated_plan import judge
 from search_spaces.engines import ENGINES, load_serving_policy
 from search_spaces.enumeration import engine_config
