@@ -16,15 +16,14 @@ from costmodel.engine import Parallelism, Role
 from costmodel.queues.prefill import Prompts, prompt_wait
 from costmodel.queues.steady_state import ClosedLoad, EngineTimes, Prompt, WorkerPools, closed_loop
 from costmodel.step import StepLoad, step_time_one
-from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume
+from optimizer.fleets.evaluate import MORE, Evaluation, evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import pool_state
 from optimizer.fleets.purchase import prefill_seqs
 from optimizer.loads.instance import COLOCATED, PREFILL, Instance, make_instance
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated
-from optimizer.search.settings import make_settings
-from optimizer.search.work import LATE_BY_STEPS, keeping_up, late_first_tokens
+from optimizer.search.settings import LATE_BY_STEPS, keeping_up, late_first_tokens, make_settings
 from optimizer.verification.simulated_plan import judge
 from search_spaces.engines import ENGINES, load_serving_policy
 from search_spaces.enumeration import engine_config
@@ -107,6 +106,11 @@ class TestTheFleetFound:
         assert volume >= 1.0
         assert evaluate(instance, fleet, volume).holds
         assert not evaluate(instance, fleet, volume * 1.01).holds
+
+    def test_it_keeps_up_with_a_few_more_requests(self, name: str) -> None:
+        instance, fleet, result = fleet_of(name)
+        assert result.busiest * MORE <= 1.0 + 1e-9
+        assert all(state.stable for state in evaluate(instance, fleet, 1.0 + (MORE - 1.0) / 2.0).states)
 
     def test_more_load_is_never_better(self, name: str) -> None:
         instance, fleet, _ = fleet_of(name)

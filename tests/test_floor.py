@@ -21,8 +21,14 @@ from optimizer.plans.plan import ContradictionError, Proof, Status, bound_for, p
 from optimizer.plans.records import ROUNDING
 from optimizer.search.bound import least_cost
 from optimizer.search.search import FleetSearch
-from optimizer.search.settings import EngineSettings
-from optimizer.search.work import generating_work, late_first_tokens, late_tokens, prefill_work, sending_work
+from optimizer.search.settings import (
+    EngineSettings,
+    generating_work,
+    late_first_tokens,
+    late_tokens,
+    prefill_work,
+    sending_work,
+)
 from tests.optimizer_cases import accelerator, instance_of, offer, problem, slo, space, workload
 from tests.toy import toy_config
 

@@ -28,8 +28,7 @@ from optimizer.search.search import (
     smallest_batches,
     unmixed,
 )
-from optimizer.search.settings import make_settings
-from optimizer.search.work import keeping_up, sending_work
+from optimizer.search.settings import keeping_up, make_settings, sending_work
 from optimizer.verification.bench import make_bench
 from optimizer.verification.verify import Loop
 from search_spaces.problem import Constraints, Goal, Objective, Problem, Routing

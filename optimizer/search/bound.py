@@ -29,8 +29,15 @@ from search_spaces.files import Fault
 from search_spaces.problem import Problem, over_tokens
 
 from .program import Aim, Matrices, aim_of, cheapest, engine_cost, fleet_limits, pool_limits, solve, write_model
-from .settings import EngineSettings
-from .work import fastest_prompt, generating_work, late_first_tokens, late_tokens, prefill_work, sending_work
+from .settings import (
+    EngineSettings,
+    fastest_prompt,
+    generating_work,
+    late_first_tokens,
+    late_tokens,
+    prefill_work,
+    sending_work,
+)
 
 SHOWN_DIGITS = 4
 """Digits of a time in a message."""

@@ -50,7 +50,7 @@ from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Prob
 
 from .bound import least_per_demand, most_volume
 from .search import FleetSearch, cheapest_held, evaluated, most_engines, smallest_batches, unmixed
-from .work import keeping_up
+from .settings import keeping_up
 
 LOOKS = CANDIDATES * QUICK_CANDIDATES
 """Most fleets that one search for mixtures evaluates; each needs the states of two pools."""

@@ -45,8 +45,7 @@ from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
 from optimizer.plans.records import ALIKE, CANDIDATES, MOST_LOOKS, NO_DEARER, QUICK_CANDIDATES, ROUNDING
 from search_spaces.problem import Billing, Constraints, Objective, Problem, any_target
 
-from .settings import EngineSettings, engine_gpus, make_settings
-from .work import keeping_up, late_first_tokens, late_tokens
+from .settings import EngineSettings, engine_gpus, keeping_up, late_first_tokens, late_tokens, make_settings
 
 NEAR = 0.7
 """A fleet is worth a simulation if it reaches this share of every goal by formula [1]: the formulas are at times off

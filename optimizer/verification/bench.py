@@ -1,8 +1,9 @@
 """The verdict on a fleet: simulated under the same requests as every other fleet, then confirmed on fresh ones.
 
 A fleet holds if, over at least two full runs, the lower end of every class's 95 % interval reaches the goal, the fleet
-keeps up with its arrivals, and it recovers from a crowd: as many requests as fill its memory, at once. It misses if an
-upper end lies below the goal. If the goal lies within the interval, the runs are doubled (`judge.until_decided`).
+keeps up with its arrivals, near its capacity with a few more too, and it recovers from a crowd: as many requests as
+fill its memory, at once. It misses if an upper end lies below the goal. If the goal lies within the interval, the runs
+are doubled (`judge.until_decided`).
 
 The winner is confirmed on fresh requests, which influenced no choice, in runs that are doubled in the same way. Each of
 the LOOKS of the k-th confirmation lets a fleet that misses pass with chance TAIL / LOOKS / (k (k + 1)), so that all
@@ -23,7 +24,7 @@ from costmodel.simulator.metrics import BATCHES, GROWTH, TAIL, WARM_UP
 from costmodel.simulator.steps import GridSteps
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage
-from optimizer.fleets.evaluate import utilization
+from optimizer.fleets.evaluate import MORE, busiest
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.fleets.purchase import allowed, fleet_cost
@@ -73,10 +74,6 @@ MOST_DECIDING = 3 * MOST_JUDGED
 MOST_JUDGED hold few, and then the seed decides (benchmarks/verified_plans.py --near)."""
 APART = MOST_RUNS + 1
 """Distance of the numbers of two confirmations' first runs: each has up to MOST_RUNS, and one with a crowd."""
-MORE = 1.0 + NOTABLE
-"""Rate at which a fleet near its capacity must keep up, over the planned one; 2 % of the requests piling up is what
-counts as falling behind, so that what passes has 3 % or so left. Near is where some resource, by formula, is too
-busy for so many more requests: 1 / (1 - rho)^2 is 400 there."""
 
 Distance = tuple[bool, float]
 """Distance of a fleet from its goals: whether it falls behind, and the share by which its worst class misses."""
@@ -206,9 +203,7 @@ class Slice:
         slowly that its runs end before most requests are late.
         """
         states = ((pool, pool_state(self.instance, pool, self.volume)) for pool in self.fleet.pools)
-        if all(
-            busy * MORE <= 1.0 for pool, state in states for busy in utilization(self.instance, pool, state).values()
-        ):
+        if all(busiest(self.instance, pool, state) * MORE <= 1.0 for pool, state in states):
             return None
         run = Run.of(self.drawn(self.full, number, MORE), self.engines)
         judgement = judge_runs(self.instance, self.engines, [run])
@@ -306,8 +301,22 @@ class Bench:
         portion = self.part(fleet)
         judgement = portion.until_decided(self.late)
         is_proven = judgement.proven and len(judgement.runs) >= LEAST_RUNS
-        stuck = portion.stays_behind(judgement.runs, 0) if is_proven else None
-        return self.verdict_of(fleet, judgement, stuck=stuck, held=is_proven)
+        return self.verdict_under_strain(fleet, portion, judgement, 0, held=is_proven)
+
+    def verdict_under_strain(
+        self, fleet: Fleet, portion: Slice, judgement: Judgement, first: int, *, held: bool, number: int = 0
+    ) -> Verdict:
+        """The verdict on a fleet whose runs hold, or not, if it also stands a crowd, and a few more requests.
+
+        first: number of the requests of these two runs; number: of the confirmation, 0: none.
+        """
+        stuck = portion.stays_behind(judgement.runs, first) if held else None
+        behind = portion.gives_way(first) if held and stuck is None else None
+        verdict = self.verdict_of(fleet, judgement, stuck=stuck, held=held and behind is None, number=number)
+        if behind is None:
+            return verdict
+        blamed = pools_to_blame(self.instance, behind)
+        return replace(verdict, near_capacity=True, blamed=blamed, tail=distance(self.instance, behind))
 
     def verdict_of(
         self, fleet: Fleet, judgement: Judgement, *, stuck: Judgement | None = None, held: bool = True, number: int = 0
@@ -476,13 +485,7 @@ def confirmed(bench: Bench, candidate: Verdict, number: int, *, runs: int = LEAS
             break
         count = min(2 * count, most)
     last = first + MOST_RUNS
-    stuck = portion.stays_behind(fresh, last) if is_proven else None
-    behind = portion.gives_way(last) if is_proven and stuck is None else None
-    holds = is_proven and behind is None
-    verdict = bench.verdict_of(candidate.fleet, judgement, stuck=stuck, held=holds, number=number)
-    if behind is not None:
-        blamed = pools_to_blame(instance, behind)
-        verdict = replace(verdict, near_capacity=True, blamed=blamed, tail=distance(instance, behind))
+    verdict = bench.verdict_under_strain(candidate.fleet, portion, judgement, last, held=is_proven, number=number)
     bench.verdicts[fleet_key(candidate.fleet)] = verdict
     return verdict, judgement
 

@@ -10,6 +10,7 @@ judged twice and each has finitely many neighbors, so the loop ends.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import holds_at, worst_share
+from optimizer.fleets.evaluate import MORE, holds_at, worst_share
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.purchase import allowed, classes_apart, fewer_replicas, fleet_cost
 from optimizer.loads.effort import Effort
@@ -34,7 +35,7 @@ from optimizer.search.search import (
     smallest_batches,
 )
 
-from .bench import MORE, Bench, Key, Tried, Verdict, chunks_of, confirmed, fleet_key, valid
+from .bench import Bench, Key, Tried, Verdict, chunks_of, confirmed, fleet_key, valid
 
 if TYPE_CHECKING:
     from .tune import Tuned
@@ -85,6 +86,23 @@ def _apart(fleet: Fleet) -> Engines:
     """The pools of a fleet without their replicas, and the replicas."""
     counts = tuple(pool.replicas for pool in fleet.pools)
     return fleet_key(fleet.resized([0] * len(counts))), counts
+
+
+def most_in_vain(miss: Verdict) -> Engines:
+    """Fleets of the same engines that a miss rules out, by their most replicas.
+
+    Any number in pools that are not to blame, if the goal would be missed without the requests that these make late,
+    at most half an even share each (`pools_to_blame`). A crowd fills pools that wait for others, so there none is free.
+    """
+    engines, counts = _apart(miss.fleet)
+    others = 0.5 * (1.0 - len(miss.blamed) / len(counts))
+    shares = [
+        (item.attainment_goal, item.attainment + others * (1.0 - item.attainment)) for item in miss.judgement.classes
+    ]
+    alone = miss.near_capacity or any(share < goal for goal, share in shares)
+    if not miss.blamed or miss.stuck or not alone:
+        return engines, counts
+    return engines, tuple(count if number in miss.blamed else sys.maxsize for number, count in enumerate(counts))
 
 
 @dataclass(slots=True)
@@ -221,8 +239,8 @@ class Loop:
         """Queue the fleet with other settings that hold; else with more replicas and the nearest settings."""
         self.trail.append((candidate.what, miss))
         self.nearest = miss if self.nearest is None or miss.distance < self.nearest.distance else self.nearest
-        if miss.judgement.refuted:
-            self.misses.append(_apart(miss.fleet))
+        if miss.judgement.refuted or miss.near_capacity:
+            self.misses.append(most_in_vain(miss))
         fleet, center = self._settings(miss)
         if fleet is not None:
             self.wait(fleet, REPAIRED, candidate.rounds, candidate.fewer)
@@ -236,7 +254,7 @@ class Loop:
         options = other_settings(bench, miss)
         while options and not bench.late():
             fleet = options.pop(0)
-            if fleet_key(fleet) in self.past:
+            if fleet_key(fleet) in self.past or is_refuted(_apart(fleet), self.misses):
                 continue
             verdict = bench.verdict(fleet)
             if verdict.held:
@@ -268,9 +286,9 @@ class Loop:
         instance, self.complete = self.bench.instance, False
         if self.space is None or self.space.cut or not self.untried or classes_apart(instance.problem):
             return False
-        misses = [verdict.fleet for verdict in self.bench.verdicts.values() if not verdict.held]
+        misses = [verdict for verdict in self.bench.verdicts.values() if not verdict.held]
         space = replace(self.space, late=self.bench.late, cut=set())
-        space = space.without([engines_of(instance, fleet) for fleet in misses])
+        space = space.without([(engines_of(instance, miss.fleet)[0], most_in_vain(miss)[1]) for miss in misses])
         cheapest = cheapest_held(space, instance.problem, cost)
         self.complete, self.untried = cheapest is None and not space.cut, self.untried - 1
         if cheapest is not None:

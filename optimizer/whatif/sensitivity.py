@@ -51,6 +51,7 @@ from search_spaces.scenarios import Scenario, check_order, lever_of, own_value, 
 from .answer import (
     MOST_STEPS,
     Answer,
+    Case,
     Frontier,
     MovedLever,
     ScenarioEffort,
@@ -137,6 +138,7 @@ def break_even(  # noqa: PLR0917
     effort: ScenarioEffort = ScenarioEffort.SIMPLE,
     looks: int = 0,
     known_misses: Sequence[Engines] = (),
+    mixtures: Sequence[Case] = (),
 ) -> Frontier:
     """The best fleet for every value of a lever within bounds; None: the usual range.
 
@@ -151,7 +153,7 @@ def break_even(  # noqa: PLR0917
     price = own_value(problem, key) if key.startswith("price.") else None
     exact = OPTIMAL_GAP if price is None else ROUNDING
     looks = looks if by_price(problem, key) else 0
-    along = Along(problem, key, effort, exact * (high - low), price, looks, known_misses)
+    along = Along(problem, key, effort, exact * (high - low), price, looks, known_misses, mixtures)
     ends = (low, along.at(low)), (high, along.at(high))
     points = list(ends)
     if price is None or None in {best.cost for _, best in ends}:
@@ -178,16 +180,18 @@ class Along:
     price: float | None
     looks: int
     known_misses: Sequence[Engines] = ()
+    mixtures: Sequence[Case] = ()
     tried: set[str] = field(default_factory=set)
     missed: dict[str, Answer] = field(default_factory=dict)
 
     def at(self, value: float) -> Answer:
         """The answer at a value of the lever."""
-        best = answer(self.problem, self.effort, self.known_misses, changes={self.key: value})
+        changes = {self.key: value}
+        best = answer(self.problem, self.effort, self.known_misses, changes=changes, mixtures=self.mixtures)
         fleet = "" if best.case is None else best.case.key
         if fleet and (fleet in {*self.tried, *self.missed} or len(self.tried) < self.looks):
             self.tried.add(fleet)
-            best = answer(self.problem, self.effort, changes={self.key: value}, simulated=True)
+            best = answer(self.problem, self.effort, changes=changes, simulated=True)
             self.missed.update({miss.case.key: miss for miss in best.refuted if miss.case is not None})
         return best
 
@@ -271,9 +275,9 @@ def sensitivity(
     Prices are moved in milliseconds, other levers in a second or so each; a value that no workload file may state is
     left out. None where no fleet holds, or for another goal than the least cost or pools for each class.
 
-    plan: where its own fleet is cheaper than any of one pool or two, fleets of more pools are searched too; brake: once
-    it is pulled, the levers that are left are left out; progress: called with a label and the share of the levers that
-    is done.
+    plan: where its own fleet is cheaper than any of one pool or two, fleets of more pools are searched too, along a
+    price at the ends of its lever; brake: once it is pulled, the levers that are left are left out; progress: called
+    with a label and the share of the levers that is done.
     """
     if not is_simple(problem):
         return None
@@ -294,9 +298,11 @@ def sensitivity(
             low, high = (answer(problem, effort, changes={lever.key: end}) for end in (lever.low, lever.high))
             rows.append(replace(lever, answers=(here, low, high)))
     break_evens, known_misses = [], [] if plan is None else list(_refuted(problem, plan))
+    along_prices = [best.case for row in rows if row.key.startswith("price.") for best in row.answers]
+    mixtures = [*{case.key: case for case in along_prices if case is not None}.values()]
     for offer in problem.offers:
         with suppress(InputError):
-            break_evens.append(_break_even(problem, offer, effort, known_misses))
+            break_evens.append(_break_even(problem, offer, known_misses, mixtures))
     is_own = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=ROUNDING)
     return Sensitivity(
         share=SHARE,
@@ -352,7 +358,7 @@ def _refuted(problem: Problem, plan: Plan) -> Iterator[Engines]:
                     yield miss
 
 
-def _break_even(problem: Problem, offer: Offer, effort: ScenarioEffort, known_misses: Sequence[Engines]) -> BreakEven:
+def _break_even(problem: Problem, offer: Offer, known_misses: Sequence[Engines], mixtures: Sequence[Case]) -> BreakEven:
     """The cheapest fleet at any price of one accelerator, those that simulation did not confirm left out."""
     pieces = [
         PricePiece(
@@ -363,7 +369,7 @@ def _break_even(problem: Problem, offer: Offer, effort: ScenarioEffort, known_mi
             pools=list(unpriced(step.answer.pools)),
         )
         for step in break_even(
-            problem, f"price.{offer.accelerator.name}", effort=effort, known_misses=known_misses
+            problem, f"price.{offer.accelerator.name}", known_misses=known_misses, mixtures=mixtures
         ).steps
     ]
     return BreakEven(accelerator=offer.accelerator.name, usd_per_gpu_hour=offer.usd_per_hour, pieces=pieces)

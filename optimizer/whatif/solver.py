@@ -31,11 +31,11 @@ from optimizer.fleets.build_plan import engine_pools, fleet_bindings, package_ve
 from optimizer.fleets.evaluate import goodput_volume, pool_headroom
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import KEPT, pool_key
-from optimizer.fleets.purchase import fleet_cost, fleet_gpus
+from optimizer.fleets.purchase import allowed, fleet_cost, fleet_gpus
 from optimizer.loads.effort import Brake, Level, Progress
 from optimizer.loads.instance import Instance, as_planned
 from optimizer.plans.plan import Binding, Plan, Proof, Status, proof_of_judged
-from optimizer.plans.records import CANDIDATES
+from optimizer.plans.records import CANDIDATES, ROUNDING
 from optimizer.recommend.changed_problem import without_limits
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import search_by_formula
@@ -71,12 +71,14 @@ def answer(
     simulated: bool = False,
     proven: bool = False,
     name: str = "",
+    mixtures: Sequence[Case] = (),
 ) -> Answer:
     """The best fleet for a problem with some levers or values changed; none where no engine can exist then.
 
     Goals other than the least cost, and pools for each class, take the whole search, by formula at least. known_misses:
     fleets that are known to miss, and are no answer by formula; simulated: whether a fleet by formula has to hold when
-    it is simulated; proven: whether the whole search by formula states a bound; name: of the scenario, if it has one.
+    it is simulated; proven: whether the whole search by formula states a bound; name: of the scenario, if it has one;
+    mixtures: fleets of the same demand that hold by formula, for a search of fleets of one or two pools to choose from.
     """
     try:
         problem = scenario_problem(problem, changes, name) if changes is not None else problem
@@ -89,6 +91,7 @@ def answer(
         best = _few_pools(problem, known_misses) if few else _whole(problem, proven=proven)
         if best.case is not None and is_refuted(best.case.engines, known_misses):
             best = _few_pools(problem, known_misses)
+        best = _or_mixture(problem, best, [case for case in mixtures if not is_refuted(case.engines, known_misses)])
     except BelowFloorError as error:
         return nothing(str(error).splitlines()[0].partition(": ")[2].partition(": ")[2])
     return confirmed_answer(problem, best) if simulated and is_simple(problem) else best
@@ -194,6 +197,16 @@ def _few_pools(problem: Problem, known_misses: Sequence[Engines] = ()) -> Answer
     """The cheapest fleet of one or two pools that is not refuted."""
     case = _cheapest_case(problem, known_misses)
     return why_none(problem) if case is None else _answer_of(problem, case)
+
+
+def _or_mixture(problem: Problem, best: Answer, mixtures: Sequence[Case]) -> Answer:
+    """The answer, or a mixture within the limits that costs less."""
+    for case in mixtures:
+        here = replace(case.instance, problem=problem)
+        cost = fleet_cost(here, case.fleet)
+        if allowed(here, case.fleet) and (best.cost is None or cost < best.cost * (1.0 - ROUNDING)):
+            best = _answer_of(problem, case)
+    return best
 
 
 def _cheapest_case(problem: Problem, known_misses: Sequence[Engines] = ()) -> Case | None:
