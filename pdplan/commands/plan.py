@@ -272,8 +272,8 @@ def deploy(
     or a fleet file. Where the target or its engine cannot run the plan, one sentence says so, and nothing
     is written.
 
-    With --check, each changed place of the files in DIR is one line of output. Files that are not of this
-    plan have a line of their own. Exits with 2 if there is any change.
+    With --check, shows each changed place of the files in DIR as diff does: - as planned, + as it is. Files
+    that are not of this plan have a line of their own. Exits with 2 if there is any change.
     """
     from pdplan.api import deployment_options
     from reports.answers.deployability import deploy_sentence, what_runs
@@ -322,8 +322,7 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
     if not differences:
         console.show(f"{directory} deploys {shown(plan.name)} as it was evaluated")
         return
-    for sentence in differences:
-        console.show(sentence)
+    console.show("\n".join(differences))
     faults = plural(len(differences), "fault")
     raise InputError(f"{directory} does not deploy {shown(plan.name)} as it was evaluated: {faults}")
 
