@@ -7,13 +7,13 @@ from typing import Final
 
 from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Plan, Status
-from optimizer.plans.records import EnginePool, JudgedFleet, engine_counts
+from optimizer.plans.records import EnginePool, JudgedFleet, Outcome, engine_counts
 
 from .fleets import fleet_line
 from .limits import violated
 from .numbers import hourly, is_number, percent
 from .question import slo_classes
-from .slos import misses_used, tightest
+from .slos import OUTCOMES, misses_used, tightest
 from .text import as_sentence, capital, clean, in_words, sentence
 
 MOST_NAMES: Final = 2
@@ -162,6 +162,15 @@ def tried_fleets(plan: Plan) -> list[JudgedFleet]:
         return fleet.held, not fleet.overloaded, -misses_used(share, goal)
 
     return [max(alike, key=merit) for alike in attempts.values()]
+
+
+def outcome_words(fleet: JudgedFleet, plan: Plan) -> str:
+    """Whether a fleet that was simulated meets the SLO, in words."""
+    if fleet.held:
+        return OUTCOMES[Outcome.MEETS]
+    if fleet.overloaded or fleet.stuck:
+        return "overloaded"
+    return OUTCOMES[Outcome.UNDECIDED if undecided(fleet, plan) else Outcome.MISSES]
 
 
 def undecided(fleet: JudgedFleet, plan: Plan) -> bool:

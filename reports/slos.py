@@ -117,6 +117,11 @@ def worst_tails(
     return {metric: max(tails[metric], default=(math.nan, math.nan)) for metric in Metric if metric in tails}
 
 
+def tails_of_limits(latencies: Sequence[ClassLatencies], classes: Sequence[ClassResult]) -> dict[Metric, float]:
+    """Every limited metric at the quantile of the goal, over its limit, in the class where that is most [1]."""
+    return {metric: share for metric, (share, _) in worst_tails(latencies, classes).items()}
+
+
 def latencies(item: ClassResult) -> list[tuple[Metric, Quantiles, float | None, Range | None]]:
     """Every latency of a class with its limit [s] and its error bar; no TPOT where nothing follows first tokens."""
     limits, ranges = item.limits, {} if item.error_bars is None else item.error_bars.ranges

@@ -454,7 +454,7 @@ def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
     "--high", "Growth per month at the upper end of the band; default: as the terms say, else --growth.", bounds.GROWTH
 )
 @verify_option(40)
-@problem_options("Write a page with a chart.", prices=False, reads=("terms",))
+@problem_options("Write a page.", prices=False, reads=("terms",))
 def buy(
     console: Console, problem: Problem, /, *, terms: Path | None, looks: int, output: Output, **changes: Any
 ) -> int:

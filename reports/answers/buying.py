@@ -21,8 +21,7 @@ from optimizer.procurement.buying import (
     least_use,
     payback_months,
 )
-from reports.charts import Axis, draw_stacks, round_steps
-from reports.document import Chart, Column, Document, Section, Table, said, table_of
+from reports.document import Column, Document, Section, Table, said, table_of
 from reports.fleets import fleet_line
 from reports.numbers import (
     MISSING,
@@ -40,15 +39,6 @@ from search_spaces.buying_terms import Contract, Tier
 
 REFUTED: Final = 3
 """Refuted fleets that sentences tell of; the JSON document has all of them."""
-TONES: Final = {
-    Tier.ON_DEMAND: "part-communication",
-    Tier.SPOT: "part-attention",
-    Tier.RESERVED_1: "part-gemm",
-    Tier.RESERVED_3: "heat-4",
-    Tier.PURCHASE: "part-experts",
-    Tier.OWNED: "part-host",
-}
-"""Colour of each tier."""
 ACTIONS: Final = {
     Tier.RESERVED_1: "reserve {} for 1 year",
     Tier.RESERVED_3: "reserve {} for 3 years",
@@ -175,7 +165,7 @@ def buying_document(purchase: BuyingPlan) -> Document:
     return Document(
         headline=(*missed_sentences(purchase), *verdict(purchase)),
         sections=(
-            Section(sentences=(*deciding_sentences(purchase), *value_left(purchase)), charts=(_cost_chart(purchase),)),
+            Section(sentences=(*deciding_sentences(purchase), *value_left(purchase))),
             Section(f"Contracts: what to sign, and when, {expected}", table=signing_table(purchase)),
             Section("Growth: what to sign later, and the cost, by growth of the demand", table=paths_table(purchase)),
             Section(f"Months: {expected}, {money(purchase.expected.total)} in all", table=months_table(purchase)),
@@ -451,35 +441,3 @@ def carbon(purchase: BuyingPlan) -> float | None:
     """Expected carbon of the electricity [kg]; None where nobody said what a kilowatt-hour emits."""
     grams = purchase.terms.grams_per_kwh
     return None if grams is None else purchase.energy * grams / KILO
-
-
-# --- charts ---------------------------------------------------------------------------------------------------------
-
-
-def _cost_chart(purchase: BuyingPlan) -> Chart:
-    """What each month of the expected path costs, by tier."""
-    tiers, cost = costs_by_tier(purchase)
-    stacks = [
-        [
-            (TONES[tier], value, f"month {month + 1}, {tier.value}: {money(value)}")
-            for tier, value in zip(tiers, row, strict=True)
-        ]
-        for month, row in enumerate(cost.tolist())
-    ]
-    total = purchase.expected.total
-    high = float(cost.sum(axis=1).max(initial=0.0)) or 1.0
-    shares = zip(tiers, cost.sum(axis=0).tolist(), strict=True)
-    most, usd = max(shares, key=lambda pair: pair[1], default=(Tier.ON_DEMAND, 0.0))
-    heights = [(value, money(value).removesuffix(".00")) for value in round_steps(high)]
-    dollars = Axis("$ a month", 0.0, 1.05 * high, heights)
-    months = len(stacks)
-    interval = max(6 if months > 8 else 1, -(-months // 12))  # of named months: as many as there is room for
-    ticks = [(float(month), str(month + 1)) for month in range(months) if month == 0 or (month + 1) % interval == 0]
-    return Chart(
-        title=f"Largest part: {most.value}, {percent(usd / (total or 1.0))} of {money(total)}",
-        caption="Cost of each month by contract, if the demand grows as expected. What is bought is charged what it "
-        "loses in value.",
-        drawing=draw_stacks(stacks, ticks, dollars, name="month"),
-        table=months_table(purchase),
-        legend=tuple((TONES[tier], tier.value) for tier in tiers),
-    )

@@ -12,7 +12,7 @@ from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Status
 from optimizer.plans.records import ClassLatencies, EnginePool, Outcome, Provisioning
 from reports import alternatives, fleets, limits, slos, verdict
 from reports.answers import deployability, plan_details
-from reports.answers.plan_charts import fleets_charts, roofline_chart, slo_charts, workload_charts
+from reports.answers.plan_charts import lengths_chart, roofline_chart, slo_charts
 from reports.command_lines import command_of, next_command
 from reports.deploy.files import Deployable
 from reports.document import Column, Document, Facts, Section, Table, said, table_of
@@ -66,7 +66,7 @@ def plan_document(
         runs = runs or deployability.what_runs(plan)
         sections = _brief(plan, runs) if brief else complete_sections(plan, runs)
     else:
-        looked_up = () if brief else (plan_details.workload_section(plan, workload_charts(plan)), _trust(plan, runs))
+        looked_up = () if brief else (plan_details.workload_section(plan, lengths_chart(plan)), _trust(plan, runs))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
     caveats = [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if has_fleet(plan) else []
     # the headline of a fleet says which model it serves, and by which engine
@@ -181,7 +181,7 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
         front_section(plan),
         _alternatives(plan, brief=False),
         *(() if plan.status is Status.STATED else (sensitivity_section(plan),)),
-        plan_details.workload_section(plan, workload_charts(plan)),
+        plan_details.workload_section(plan, lengths_chart(plan)),
         plan_details.settings_section(plan, runs, deployability.files_section(plan, runs)),
         _trust(plan, runs),
     )
@@ -277,7 +277,8 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
         "SLO met: the share of the requests of all classes together." if len(plan.classes) > 1 else "",
         *(f"{number}: {text}" for number, row in shown if (text := _reason(row, plan))),
     )
-    return Section("Alternatives", table=table, notes=notes, charts=fleets_charts(plan))
+    tried = plan_details.simulated_fleets_section(plan)
+    return Section("Alternatives", table=table, notes=notes, sections=(tried,))
 
 
 BRIEF_ALTERNATIVES: Final = 3

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Final
 
+from costmodel.metric import METRICS
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan, Pool, Status
-from optimizer.plans.records import LARGEST
+from optimizer.plans.records import LARGEST, ClassLatencies, EnginePool, Outcome
+from reports import alternatives
 from reports.command_lines import again_command
 from reports.deploy.files import Deployable
 from reports.deploy.measurement import setting_rows
 from reports.document import Chart, Column, Detail, Section, Table, said, table_of
-from reports.fleets import is_routed_apart, pool_label, routing_table
+from reports.fleets import FLEET_WITH_LIMITS, fleet_line, is_routed_apart, pool_label, routing_table
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
-from reports.question import arrival_facts, arrivals, inputs_of, offers, readable_inputs
+from reports.question import arrival_facts, arrivals, day_rate, inputs_of, offers, readable_inputs
 from reports.rows import SETTINGS
-from reports.slos import spread
-from reports.text import clean, moment, sentence
+from reports.slos import OUTCOMES, spread, tails_of_limits
+from reports.text import clean, in_words, moment, sentence
 
 MOST_COLUMNS: Final = 6
 """Pools whose settings stand side by side; those of more stand below each other."""
@@ -65,7 +68,7 @@ def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
         hits += f"; {percent(cache.read)} in the KV cache tier"
     demand = (
         ("request rate", rate(load.request_rate_rps)),
-        ("arrivals over time", "by the hours of a day" if arrivals(plan) else "one mean rate, without a daily profile"),
+        ("arrivals over time", _day_words(plan)),
         *arrival_facts(plan),
         ("input tokens found in the prefix cache", hits),
         ("mean input length", f"{significant(load.mean_isl)} tokens"),
@@ -85,6 +88,19 @@ def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
     )
 
 
+def _day_words(plan: Plan) -> str:
+    """How the rate changes over a day, against the one that was planned for."""
+    rates, planned = arrivals(plan), plan.demand_rps
+    if not rates:
+        return "one mean rate, without a daily profile"
+    above = sum(value > planned * (1 + 1e-9) for value in rates)
+    over = f"; in {plural(above, 'hour')} more comes than that" if above else ""
+    return (
+        f"{rate(min(rates))} to {rate(max(rates))} over the hours of a day, planned for {rate(planned)}, of which the "
+        f"day's mean uses {percent(day_rate(plan) / planned)}{over}"
+    )
+
+
 def simulation_section(plan: Plan) -> Section:
     """What the SLO figures rest on; empty where nothing was simulated."""
     simulation = plan.simulation
@@ -101,6 +117,46 @@ def simulation_section(plan: Plan) -> Section:
         ("repairs of fleets that missed the SLO, before one met it", count(simulation.repairs)),
     )
     return Section("The simulation", facts=runs_facts, detail=Detail.PAGE)
+
+
+def simulated_fleets_section(plan: Plan) -> Section:
+    """Every fleet that was simulated, cheapest first; empty where these are not two."""
+    simulation, cost = plan.simulation, plan.cost_usd_per_hour
+    if simulation is None or cost is None:
+        return Section()
+    meets, undecided = OUTCOMES[Outcome.MEETS], OUTCOMES[Outcome.UNDECIDED]
+    own = meets if simulation.held else undecided
+    fleets: list[tuple[float, str, Sequence[EnginePool], Sequence[ClassLatencies], str]] = []
+    fleets.append((cost, "recommended", plan.pools, simulation.classes, own))
+    for row in alternatives.distinct_alternatives(plan):
+        if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
+            outcome = meets if alternatives.is_feasible(row) else undecided
+            name = "runner-up" if row.kind == "other_engines" else alternatives.alternative_name(row)
+            fleets.append((row.cost_usd_per_hour, name, row.pools, row.latencies, outcome))
+    for fleet in alternatives.tried_fleets(plan):
+        if fleet.latencies:
+            outcome = alternatives.outcome_words(fleet, plan)
+            name = in_words(fleet.what, alternatives.ORIGINS)
+            fleets.append((fleet.cost_usd_per_hour, name, fleet.pools, fleet.latencies, outcome))
+    if len(fleets) < 2:
+        return Section()
+    fleets.sort(key=lambda row: (row[0], row[1] != "recommended", row[1]))
+    rows = []
+    for usd, name, pools, cases, outcome in fleets:
+        shares = [f"{clean(case.name, 20)} " * (len(cases) > 1) + percent(case.attainment) for case in cases]
+        used = map(percent, tails_of_limits(cases, plan.classes).values())
+        rows.append((name, fleet_line(pools[:12], limits=True), hourly(usd), *used, ", ".join(shares), outcome))
+    cheaper = [outcome for usd, *_, outcome in fleets if usd < cost]
+    holding = cheaper.count(meets) or "none"
+    title = f"Simulated: {plural(len(cheaper), 'cheaper fleet')}, {holding} meeting the SLO"
+    metrics = (f"#{METRICS[metric].label} of limit" for metric in tails_of_limits(simulation.classes, plan.classes))
+    headers = ("fleet", FLEET_WITH_LIMITS, "#price", *metrics, "#SLO met", "outcome")
+    return Section(
+        title if cheaper else f"Simulated: {len(fleets)} fleets, of which this is the cheapest",
+        table=table_of(headers, rows),
+        notes=("Of limit: the latency at the percentile of the goal over its limit, in the worst class.",),
+        detail=Detail.PAGE,
+    )
 
 
 def features_sentence(plan: Plan) -> str:
