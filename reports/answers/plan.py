@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from costmodel.metric import METRICS
 from costmodel.words import dearer, join_words, plural
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Status
-from optimizer.plans.records import ClassLatencies, EnginePool, Outcome, Provisioning
+from optimizer.plans.records import Outcome, Provisioning
 from reports import alternatives, fleets, limits, slos, verdict
 from reports.answers import deployability, plan_details
 from reports.answers.plan_charts import lengths_chart, roofline_chart, slo_charts
@@ -18,8 +17,6 @@ from reports.deploy.files import Deployable
 from reports.document import Column, Document, Facts, Section, Table, said, table_of
 from reports.numbers import (
     MISSING,
-    count,
-    duration,
     hourly,
     is_number,
     money,
@@ -101,7 +98,7 @@ def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
             notes=said(f"{plural(cut, 'more pool')} in plan.json." if cut else ""),
         ),
         Section(table=slos.brief_slo_table(plan), notes=said(_risk_sentence(plan))),
-        front_section(plan),
+        plan_details.front_section(plan),
         _alternatives(plan, brief=True),
         Section(
             sentences=said(
@@ -178,7 +175,7 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
             charts=(roofline_chart(plan),) * bool(plan.pools),
             sections=(plan_details.features_section(plan), plan_details.steps_section(plan)),
         ),
-        front_section(plan),
+        plan_details.front_section(plan),
         _alternatives(plan, brief=False),
         *(() if plan.status is Status.STATED else (sensitivity_section(plan),)),
         plan_details.workload_section(plan, lengths_chart(plan)),
@@ -314,61 +311,6 @@ def _reason(row: Alternative, plan: Plan) -> str:
         f"The cheapest fleet {clean(row.label, alternatives.ENGINES_LIMIT)}." if row.kind == "other_engines" else ""
     )
     return " ".join(said(without, "" if row.why_not in prices else alternatives.why_not_sentence(row)))
-
-
-def front_section(plan: Plan) -> Section:
-    """What a dollar more buys: fleets around the plan's by cost and tail, where these were asked for.
-
-    Looks of the plan's price differ from it in settings only, none of which is shown to be better.
-    """
-    tuning, own = None if plan.simulation is None else plan.simulation.tuning, plan.cost_usd_per_hour or 0.0
-    if tuning is None or "tail" not in tuning.objectives:
-        return Section()
-    own_latencies = [item.latencies for item in plan.classes]
-    tails = slos.worst_tails(own_latencies, plan.classes)
-    own_tail, names = max(share for share, _ in tails.values()), {item.name for item in plan.classes}
-    dearer_fleets = [
-        fleet
-        for fleet in tuning.front
-        if fleet.tail <= 1.0
-        and fleet.cost_usd_per_hour > own * (1 + 1e-9)
-        and names == {item.name for item in fleet.latencies}
-    ]
-    faster = next((fleet for fleet in dearer_fleets if fleet.outcome is Outcome.MEETS and fleet.tail < own_tail), None)
-    gain = "no fleet that costs more and meets the SLO is faster"
-    if faster is not None:
-        more = faster.cost_usd_per_hour - own
-        latency = f"the slowest latency falls from {percent(own_tail)} to {percent(faster.tail)} of its limit"
-        gain = f"for +{hourly(more)} ({percent(more / own)}) {latency}"
-    other_kinds = f" and {count(tuning.compared)} of other kinds" if tuning.compared else ""
-    rows = [_front_row(plan, plan.pools, (own, own_tail), own_latencies, "recommended")]
-    for fleet in dearer_fleets:
-        basis = "one short run" if fleet.outcome is None else slos.OUTCOMES[fleet.outcome]
-        rows.append(_front_row(plan, fleet.pools, (fleet.cost_usd_per_hour, fleet.tail), fleet.latencies, basis))
-    at = slos.goal_words(plan.classes)
-    headers = ("#price", "#extra", "#of limit", "#SLO met", *(f"#{METRICS[metric].label} {at}" for metric in tails))
-    several = ", of the class nearest to it" if len(plan.classes) > 1 else ""
-    return Section(
-        f"What a dollar more buys: {gain}",
-        table=table_of((Column("fleet (max seqs/chunk)", shrink=True, lines=6), *headers, "basis"), rows),
-        notes=(
-            f"Of limit: the slowest latency at the percentile of the goal, over its limit{several}. "
-            f"{plural(tuning.looks, 'fleet')} around the plan's{other_kinds} were simulated, in full runs like the "
-            "plan's unless the basis says otherwise.",
-        ),
-    )
-
-
-def _front_row(
-    plan: Plan, pools: Sequence[EnginePool], place: tuple[float, float], latencies: Sequence[ClassLatencies], basis: str
-) -> tuple[str, ...]:
-    """One fleet of the front; place: its price [$/h], and its slowest latency over the limit [1]."""
-    price, tail = place
-    own, (_, met, _) = plan.cost_usd_per_hour, slos.tightest({i.name: i.attainment for i in latencies}, plan.classes)
-    times = [duration(seconds) for _, seconds in slos.worst_tails(latencies, plan.classes).values()]
-    extra = signed_percent(price / own - 1) if own and basis != "recommended" else MISSING
-    fleet = fleets.fleet_line(pools[:6], limits=True)
-    return fleet, hourly(price), extra, percent(tail) if tail else MISSING, percent(met), *times, basis
 
 
 def _trust(plan: Plan, runs: Deployable | None) -> Section:

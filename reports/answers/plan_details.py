@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -119,6 +120,27 @@ def simulation_section(plan: Plan) -> Section:
     return Section("The simulation", facts=runs_facts, detail=Detail.PAGE)
 
 
+SimulatedFleet = tuple[float, str, Sequence[EnginePool], Sequence[ClassLatencies], str]
+"""A fleet that was simulated: its price [$/h], its name, its pools, what each class gets, and the outcome in words."""
+
+
+def _simulated_table(plan: Plan, fleets: Sequence[SimulatedFleet]) -> Table:
+    """A row for each fleet; every latency at the percentile of the goal over its limit, in the worst class."""
+    own, rows = plan.cost_usd_per_hour or math.nan, []
+    for usd, name, pools, cases, outcome in fleets:
+        extra = MISSING if name == "recommended" else signed_percent(usd / own - 1.0)
+        used = map(percent, tails_of_limits(cases, plan.classes).values())
+        shares = [f"{clean(case.name, 20)} " * (len(cases) > 1) + percent(case.attainment) for case in cases]
+        pool_words = fleet_line(pools[:12], limits=True)
+        rows.append((name, pool_words, hourly(usd), extra, *used, ", ".join(shares), outcome))
+    metrics = (f"#{METRICS[metric].label} of limit" for metric in tails_of_limits((), plan.classes))
+    pools_column = Column(FLEET_WITH_LIMITS, shrink=True, lines=6)
+    return table_of(("fleet", pools_column, "#price", "#extra", *metrics, "#SLO met", "outcome"), rows)
+
+
+OF_LIMIT: Final = "Of limit: the latency at the percentile of the goal over its limit, in the worst class."
+
+
 def simulated_fleets_section(plan: Plan) -> Section:
     """Every fleet that was simulated, cheapest first; empty where these are not two."""
     simulation, cost = plan.simulation, plan.cost_usd_per_hour
@@ -126,8 +148,7 @@ def simulated_fleets_section(plan: Plan) -> Section:
         return Section()
     meets, undecided = OUTCOMES[Outcome.MEETS], OUTCOMES[Outcome.UNDECIDED]
     own = meets if simulation.held else undecided
-    fleets: list[tuple[float, str, Sequence[EnginePool], Sequence[ClassLatencies], str]] = []
-    fleets.append((cost, "recommended", plan.pools, simulation.classes, own))
+    fleets: list[SimulatedFleet] = [(cost, "recommended", plan.pools, simulation.classes, own)]
     for row in alternatives.distinct_alternatives(plan):
         if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
             outcome = meets if alternatives.is_feasible(row) else undecided
@@ -135,27 +156,57 @@ def simulated_fleets_section(plan: Plan) -> Section:
             fleets.append((row.cost_usd_per_hour, name, row.pools, row.latencies, outcome))
     for fleet in alternatives.tried_fleets(plan):
         if fleet.latencies:
-            outcome = alternatives.outcome_words(fleet, plan)
-            name = in_words(fleet.what, alternatives.ORIGINS)
+            outcome, name = alternatives.outcome_words(fleet, plan), in_words(fleet.what, alternatives.ORIGINS)
             fleets.append((fleet.cost_usd_per_hour, name, fleet.pools, fleet.latencies, outcome))
     if len(fleets) < 2:
         return Section()
     fleets.sort(key=lambda row: (row[0], row[1] != "recommended", row[1]))
-    rows = []
-    for usd, name, pools, cases, outcome in fleets:
-        shares = [f"{clean(case.name, 20)} " * (len(cases) > 1) + percent(case.attainment) for case in cases]
-        used = map(percent, tails_of_limits(cases, plan.classes).values())
-        rows.append((name, fleet_line(pools[:12], limits=True), hourly(usd), *used, ", ".join(shares), outcome))
     cheaper = [outcome for usd, *_, outcome in fleets if usd < cost]
     holding = cheaper.count(meets) or "none"
     title = f"Simulated: {plural(len(cheaper), 'cheaper fleet')}, {holding} meeting the SLO"
-    metrics = (f"#{METRICS[metric].label} of limit" for metric in tails_of_limits(simulation.classes, plan.classes))
-    headers = ("fleet", FLEET_WITH_LIMITS, "#price", *metrics, "#SLO met", "outcome")
     return Section(
         title if cheaper else f"Simulated: {len(fleets)} fleets, of which this is the cheapest",
-        table=table_of(headers, rows),
-        notes=("Of limit: the latency at the percentile of the goal over its limit, in the worst class.",),
+        table=_simulated_table(plan, fleets),
+        notes=(OF_LIMIT,),
         detail=Detail.PAGE,
+    )
+
+
+def front_section(plan: Plan) -> Section:
+    """What a dollar more buys: fleets around the plan's by cost and tail, where these were asked for.
+
+    Looks of the plan's price differ from it in settings only, none of which is shown to be better.
+    """
+    tuning, own = None if plan.simulation is None else plan.simulation.tuning, plan.cost_usd_per_hour or 0.0
+    if tuning is None or "tail" not in tuning.objectives:
+        return Section()
+    own_latencies, names = [item.latencies for item in plan.classes], {item.name for item in plan.classes}
+    own_tail = max(tails_of_limits(own_latencies, plan.classes).values())
+    dearer_fleets = [
+        fleet
+        for fleet in tuning.front
+        if fleet.tail <= 1.0
+        and fleet.cost_usd_per_hour > own * (1 + 1e-9)
+        and names == {item.name for item in fleet.latencies}
+    ]
+    faster = next((fleet for fleet in dearer_fleets if fleet.outcome is Outcome.MEETS and fleet.tail < own_tail), None)
+    gain = "no fleet that costs more and meets the SLO is faster"
+    if faster is not None:
+        more = faster.cost_usd_per_hour - own
+        latency = f"the slowest latency falls from {percent(own_tail)} to {percent(faster.tail)} of its limit"
+        gain = f"for +{hourly(more)} ({percent(more / own)}) {latency}"
+    fleets: list[SimulatedFleet] = [(own, "recommended", plan.pools, own_latencies, OUTCOMES[Outcome.MEETS])]
+    for fleet in dearer_fleets:
+        outcome = "one short run" if fleet.outcome is None else OUTCOMES[fleet.outcome]
+        fleets.append((fleet.cost_usd_per_hour, "costs more", fleet.pools, fleet.latencies, outcome))
+    other_kinds = f" and {count(tuning.compared)} of other kinds" if tuning.compared else ""
+    looks = (
+        f"{plural(tuning.looks, 'fleet')} around the plan's{other_kinds} were simulated, in full runs like the plan's"
+    )
+    return Section(
+        f"What a dollar more buys: {gain}",
+        table=_simulated_table(plan, fleets),
+        notes=(f"{OF_LIMIT} {looks}, in full runs like the plan's unless the outcome says otherwise.",),
     )
 
 
