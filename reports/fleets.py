@@ -125,31 +125,14 @@ def dearest_first(pools: Sequence[Pool]) -> list[Pool]:
     return sorted(pools, key=lambda pool: (-pool.usd_per_hour, pool.id))
 
 
-BRIEF_ROWS: Final = 4
-"""Rows of a table in the brief answer: more of them would push the verdict off the screen."""
-MOST_POOLS: Final = BRIEF_ROWS + 2
-"""Pools that are all shown in the brief answer."""
-
-
-def shown_pools(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
-    """The pools that are shown: in a brief answer those that cost most, in the plan's order."""
-    if not brief or len(pools) <= MOST_POOLS:
-        return list(pools)
-    dearest = dearest_first(pools)[: BRIEF_ROWS + 1]
-    return [pool for pool in pools if pool in dearest]
-
-
 def pool_loads(plan: Plan) -> dict[str, str]:
     """The load of each pool: the share of what it can take within the SLO, and what runs out first."""
     tightest_last = reversed(tightest_limits(plan))
     return {row.where: f"{used_words(row)} ({constraint_words(row.constraint)})" for row in tightest_last}
 
 
-def fleet_table(plan: Plan, *, brief: bool) -> Table:
-    """The pools of a fleet with their settings, their load and what it is limited by; brief: the dearest of many pools.
-
-    Roles stand there unless ids name them.
-    """
+def fleet_table(plan: Plan) -> Table:
+    """The pools of a fleet with their settings, their load and what it is limited by; roles unless ids name them."""
     pools, loads = plan.pools, pool_loads(plan)
     ids_name_roles = all(pool.id.startswith(pool.role) for pool in pools)
     columns = [
@@ -171,7 +154,7 @@ def fleet_table(plan: Plan, *, brief: bool) -> Table:
             money(pool.usd_per_hour),
             loads.get(pool.id, MISSING),
         )
-        for pool in shown_pools(pools, brief=brief)
+        for pool in pools
     ]
     return table_of(columns, rows)
 

@@ -11,7 +11,7 @@ from optimizer.plans.plan import ClassResult, Plan
 from optimizer.plans.records import ClassLatencies, Outcome, Quantiles, Range, SimulatedClass
 
 from .document import Column, Table, table_of, without_empty
-from .fleets import BRIEF_ROWS, LEAST_SHARE
+from .fleets import LEAST_SHARE
 from .numbers import MISSING, duration, percent, percent_beside, significant
 from .text import clean
 
@@ -138,17 +138,13 @@ def spread(between: Range, write: Callable[[float], str]) -> str:
 
 
 def brief_slo_table(plan: Plan) -> Table:
-    """A row for each class, of many for the tightest: each limited latency at the percentile that the goal asks for.
-
-    Then how many requests meet all limits.
-    """
-    classes = tightest_first(plan)[:BRIEF_ROWS] if len(plan.classes) > BRIEF_ROWS else plan.classes
-    at, rows, columns = goal_words(classes), [], [Column("class", shrink=True)]
-    metrics = [metric for metric in Metric if any(metric in item.limits for item in classes)]
+    """A row for each class: its limited latencies at the percentile of the goal, and how many requests meet all."""
+    at, rows, columns = goal_words(plan.classes), [], [Column("class", shrink=True)]
+    metrics = [metric for metric in Metric if any(metric in item.limits for item in plan.classes)]
     for metric in metrics:
         name = METRICS[metric].label if at == "at goal" else f"{METRICS[metric].label} {at}"
         columns += [Column(name, "right"), Column("limit", "right", beside=True)]
-    for item in classes:
+    for item in plan.classes:
         label, cells = goal_label(item.attainment_goal), list[str]()
         times = {metric: getattr(quantiles, label) for metric, quantiles, _, _ in latencies(item)}
         for metric in metrics:

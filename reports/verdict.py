@@ -354,18 +354,6 @@ def gap_of_any_fleet(plan: Plan) -> float | None:
     return None if not cost or floor is None or is_below(floor, cost) else max(0.0, 1.0 - floor / cost)
 
 
-def search_outcome(plan: Plan) -> str:
-    """Say how the search ended."""
-    if plan.status is Status.FEASIBLE and plan.objective == "min_cost":
-        return "a cheaper fleet may exist" if plan.cheaper_fleets is None else "cheapest found"
-    if plan.status is not Status.OPTIMAL:
-        return "none found" if plan.status is Status.TIME_LIMIT else plan.status.value
-    if plan.objective != "min_cost":
-        return "best found"
-    gap = gap_of_any_fleet(plan)
-    return "cheapest possible" if gap is not None and gap <= OPTIMAL_GAP else "cheapest found"
-
-
 def proof_sentence(plan: Plan) -> str:
     """Say what is known of better fleets: of those of one or two pools, and of those of any shape.
 

@@ -29,7 +29,6 @@ from reports.numbers import (
 )
 from reports.question import (
     FLEET_LIMITS,
-    basis_words,
     demand_sentence,
     has_fleet,
     inputs_of,
@@ -44,9 +43,6 @@ from reports.scenarios import sensitivity_section
 from reports.text import capital, clean, moment, record_of, sentence
 from reports.views import html_view
 from search_spaces.models import served_checkpoint
-
-MOST_CLASSES: Final = 6
-"""Classes whose limits are said where there is no fleet."""
 
 
 def plan_document(
@@ -77,8 +73,6 @@ def plan_document(
             clean(plan.name),
             *subject,
             moment(plan.provenance.run.created),
-            *((basis_words(plan),) if has_fleet(plan) else ()),
-            verdict.search_outcome(plan),
         ),
     )
 
@@ -90,13 +84,9 @@ def plan_page(plan: Plan, document: Document | None = None) -> str:
 
 
 def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
-    cut = len(plan.pools) - len(fleets.shown_pools(plan.pools, brief=True))
     more = len(alternatives.alternative_groups(plan)) - 1 - len(_alternative_rows(plan, brief=True))
     return (
-        Section(
-            table=fleets.fleet_table(plan, brief=True),
-            notes=said(f"{plural(cut, 'more pool')} in plan.json." if cut else ""),
-        ),
+        Section(table=fleets.fleet_table(plan)),
         Section(table=slos.brief_slo_table(plan), notes=said(_risk_sentence(plan))),
         plan_details.front_section(plan),
         _alternatives(plan, brief=True),
@@ -135,7 +125,7 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
     precision = dtypes.pop() if len(dtypes) == 1 else ""  # where pools differ, their cells say it
     fleet = Section(
         f"Fleet: {fleets.gpu_words(plan)}{spare}{precision}",
-        table=fleets.fleet_table(plan, brief=False),
+        table=fleets.fleet_table(plan),
         tiles=_tiles(plan),
         fleet=fleets.fleet_diagram(plan),
     )
@@ -216,11 +206,8 @@ def _limits(plan: Plan) -> Table:
 
 def _in_the_way(plan: Plan) -> tuple[Section, ...]:
     """Of a plan without a fleet: what was asked, what came nearest, and which limit to relax."""
-    classes = slo_classes(plan)
     obstacles = limits.violated(plan) or limits.tightest_limits(plan)[:1]
-    question = [f"Asked: {demand_sentence(plan)}", *(f"{slo_words(item)}." for item in classes[:MOST_CLASSES])]
-    cut = len(classes) - MOST_CLASSES
-    question += [f"{plural(cut, 'more class')} in the workload file."] if cut > 0 else []
+    question = [f"Asked: {demand_sentence(plan)}", *(f"{slo_words(item)}." for item in slo_classes(plan))]
     sentences = []
     for limit in obstacles:
         obstacle = limits.binding_sentence(limit)
@@ -363,7 +350,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
         f"Binds first: {limits.binding_sentence(binding[0])}" if binding else "",
     )
     sections: tuple[Section, ...] = (
-        Section(table=fleets.fleet_table(plan, brief=True)),
+        Section(table=fleets.fleet_table(plan)),
         Section(table=slos.brief_slo_table(plan), notes=said(risk)),
         Section(sentences=(*facts, *advice)),
     )

@@ -17,15 +17,13 @@ from reports.command_lines import again_command
 from reports.deploy.files import Deployable
 from reports.deploy.measurement import setting_rows
 from reports.document import Chart, Column, Detail, Section, Table, said, table_of
-from reports.fleets import FLEET_WITH_LIMITS, fleet_line, is_routed_apart, pool_label, routing_table
+from reports.fleets import FLEET_WITH_LIMITS, fleet_line, pool_label
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
 from reports.question import arrival_facts, arrivals, day_rate, inputs_of, offers, readable_inputs
 from reports.rows import SETTINGS
 from reports.slos import OUTCOMES, spread, tails_of_limits
 from reports.text import clean, in_words, moment, sentence
 
-MOST_COLUMNS: Final = 6
-"""Pools whose settings stand side by side; those of more stand below each other."""
 INPUTS_LIMIT: Final = 20_000
 LABELS: Final = {"spare_replicas": "of which spare", "gpus": "GPUs", "usd_per_hour": "price"}
 """Names of settings that are not the engine's own."""
@@ -59,7 +57,7 @@ PARTS: Final = {
 
 
 def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
-    """What was asked of the fleet, what there was to buy, and which pool serves what."""
+    """What was asked of the fleet, and what there was to buy."""
     load, cache = plan.workload, plan.prefix_cache
     source = inputs_of(plan, "workload", "lengths").get("source")
     hits = percent(load.prefix_hit_share)
@@ -83,7 +81,6 @@ def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
         sections=(
             Section("The demand", facts=demand),
             Section("What was on offer", facts=offers(plan)),
-            *(() if is_routed_apart(plan) else (Section("How it is routed", table=routing_table(plan)),)),
         ),
         detail=Detail.PAGE,
     )
@@ -258,17 +255,10 @@ def settings_section(plan: Plan, runs: Deployable | None, files: Section) -> Sec
     cells = [(clean(setting), clean(value, 400), clean(why, 200)) for setting, value, why in rows]
     reasons = table_of(("setting", "value", "why"), cells)
     drafts = any(pool.speculative_tokens for pool in plan.pools)
-    names = ("role", "accelerator", "replicas", "spare_replicas", "gpus", *SETTINGS[1:])
-    columns = [("setting", *(clean(pool.id, 20) for pool in plan.pools))]
-    columns += [
-        (LABELS.get(name, name), *(_setting(pool, name) for pool in plan.pools))
-        for name in names
-        if drafts or name != "speculative_tokens"
-    ]
-    engines = table_of((columns[0][0], *(f"#{name}" for name in columns[0][1:])), columns[1:])
-    if len(plan.pools) > MOST_COLUMNS:
-        pools = list(zip(*(column[1:] for column in columns), strict=True))
-        engines = table_of(("pool", *(f"#{column[0]}" for column in columns[1:])), pools)
+    names = ["role", "accelerator", "replicas", "spare_replicas", "gpus", *SETTINGS[1:]]
+    names = [name for name in names if drafts or name != "speculative_tokens"]
+    settings = [(LABELS.get(name, name), *(_setting(pool, name) for pool in plan.pools)) for name in names]
+    engines = table_of(("setting", *(f"#{clean(pool.id, 20)}" for pool in plan.pools)), settings)
     return Section(
         "Settings",
         ("Exactly what was evaluated, per pool.",),
