@@ -270,15 +270,10 @@ def deployment_options(
     *,
     target: str | None = None,
     engine_version: str | None = None,
-    model: str | None = None,
-    image: str | None = None,
-    bytes_per_token: float | None = None,
-    namespace: str = "default",
-    rdma: str = "rdma/ib",
-    claim: str | None = None,
     label: Mapping[str, str] | None = None,
     unchecked: bool = False,
     device: str = "gpu",
+    **options: Any,
 ) -> Options:
     """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
     from reports.deploy.deployment import Device, Options, checked_version, versions_of
@@ -292,19 +287,8 @@ def deployment_options(
     name = _value("target", choice(*bounds.TARGET_NAMES, same=bounds.TARGET_SPELLINGS), name)
     with value_of("--engine-version"):
         version = checked_version(name, engine_version, unchecked=unchecked)
-    return Options(
-        target=name,
-        version=version,
-        model=model,
-        image=image,
-        namespace=namespace,
-        rdma=rdma,
-        labels=dict(label or {}),
-        claim=claim,
-        bytes_per_token=bytes_per_token,
-        unchecked=version not in versions_of(name),
-        device=_value("device", member(Device), device),
-    )
+    options |= {"labels": dict(label or {}), "device": _value("device", member(Device), device)}
+    return Options(name, version, unchecked=version not in versions_of(name), **options)
 
 
 def _problem(
