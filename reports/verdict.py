@@ -45,7 +45,7 @@ from .question import (
     slo_name,
     speed_words,
 )
-from .slos import misses_used, requests_of, spread, tightest, tightest_first
+from .slos import misses_used, requests_of, tightest, tightest_first
 from .text import clean, sentence
 
 UNSEEN_GAP: Final = 5e-4
@@ -235,11 +235,8 @@ def result_words(
     return f"{verdict} the SLO of {clean(worst.name, 30)}: {share}"
 
 
-def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
-    """What the fleet's memory finds of the prefixes that prompts have in common; empty where they have none.
-
-    brief: without how long they are kept.
-    """
+def prefix_sentence(plan: Plan) -> str:
+    """What the fleet's memory finds of the prefixes that prompts have in common; empty where they have none."""
     cache = plan.prefix_cache
     if cache is None:
         return ""
@@ -261,7 +258,7 @@ def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
         )
     allowed = "as many as" if cache.at_best - cache.sustained < AS_GOOD else f"of {best} that"
     share_words = f"{share_words} found in it{simulated_words}, {allowed} the traffic allows"
-    return f"{share_words}{f'; the KV memory keeps unused prefixes for {keeps}' * (not brief)}.{tier_words}"
+    return f"{share_words}; the KV memory keeps unused prefixes for {keeps}.{tier_words}"
 
 
 def _tier_words(tier: Mapping[str, Any], *, used: bool) -> str:
@@ -478,18 +475,12 @@ def growth_sentence(plan: Plan) -> str:
 
 
 def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
-    """Say what the 90 % intervals of the latencies are, and those of the shares that meet the SLO; else empty."""
-    bars = [(item.name, item.error_bars) for item in plan.classes if item.error_bars is not None]
-    shares = [
-        f"{spread(bar.attainment, percent)} of {requests_of(name, plan.classes)}"
-        for name, bar in bars
-        if (percent(bar.attainment.low), percent(bar.attainment.high)) != ("0 %", "100 %")  # which says nothing
-    ]
-    is_endless = any(times.high is None for _, bar in bars for times in (bar.ttft_s, bar.tpot_s) if times is not None)
+    """Say what the 90 % intervals of the latencies are; else empty."""
+    bars = [bar for item in plan.classes if (bar := item.error_bars) is not None]
+    is_endless = any(times.high is None for bar in bars for times in (bar.ttft_s, bar.tpot_s) if times is not None)
     return said(
         "90 % interval: nine of ten past predictions were off by no more than this." if bars else "",
         "To overload: GPUs as slow as our slowest predictions fall behind, and the queue grows." if is_endless else "",
-        f"Over this interval, {join_words(shares)} meet the SLO by formula." if shares else "",
     )
 
 

@@ -97,7 +97,7 @@ def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
                         verdict.proof_sentence(plan),
                         verdict.goodput_sentence(plan),
                         verdict.waste_sentence(plan),
-                        verdict.prefix_sentence(plan, brief=True),
+                        verdict.prefix_sentence(plan),
                         deployability.deploy_sentence(plan, runs, brief=True),
                         f"-v shows {plural(more, 'more alternative')}." if more > 0 else "",
                     )
@@ -155,7 +155,6 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
             table=slos.slo_table(plan),
             notes=said(_risk_sentence(plan), slos.missed_lengths_sentence(plan), *verdict.error_bar_sentences(plan)),
             charts=slo_charts(plan),
-            sections=(plan_details.simulation_section(plan),),
         ),
         *((Section("How it is routed", table=fleets.routing_table(plan)),) if fleets.is_routed_apart(plan) else ()),
         Section(

@@ -9,20 +9,20 @@ from collections.abc import Sequence
 from typing import Final
 
 from costmodel.metric import METRICS
-from costmodel.words import join_words, plural
+from costmodel.words import plural
 from optimizer.plans.plan import Plan, Pool, Status
-from optimizer.plans.records import LARGEST, ClassLatencies, EnginePool, Outcome
+from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
 from reports import alternatives
 from reports.command_lines import again_command
 from reports.deploy.files import Deployable
 from reports.deploy.measurement import setting_rows
-from reports.document import Chart, Column, Detail, Section, Table, said, table_of
+from reports.document import Chart, Column, Detail, Section, Table, table_of
 from reports.fleets import FLEET_WITH_LIMITS, fleet_line, pool_label
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
 from reports.question import arrival_facts, arrivals, day_rate, inputs_of, offers, readable_inputs
 from reports.rows import SETTINGS
 from reports.slos import OUTCOMES, spread, tails_of_limits
-from reports.text import clean, in_words, moment, sentence
+from reports.text import clean, in_words, sentence
 
 INPUTS_LIMIT: Final = 20_000
 LABELS: Final = {"spare_replicas": "of which spare", "gpus": "GPUs", "usd_per_hour": "price"}
@@ -97,24 +97,6 @@ def _day_words(plan: Plan) -> str:
         f"{rate(min(rates))} to {rate(max(rates))} over the hours of a day, planned for {rate(planned)}, of which the "
         f"day's mean uses {percent(day_rate(plan) / planned)}{over}"
     )
-
-
-def simulation_section(plan: Plan) -> Section:
-    """What the SLO figures rest on; empty where nothing was simulated."""
-    simulation = plan.simulation
-    if simulation is None:
-        return Section()
-    runs = plural(simulation.replications, "run")
-    runs_facts = (
-        ("requests simulated", f"{count(simulation.requests)} in {runs}, seed {simulation.seed}"),
-        ("longest gap between tokens, p99 over requests", duration(simulation.itl_max_p99_s)),
-        ("preemptions per request", significant(simulation.preemptions_per_request)),
-        ("rejected, for want of memory", percent(simulation.rejected)),
-        ("unfinished", percent(simulation.unfinished)),
-        ("fleets simulated", count(simulation.judged)),
-        ("repairs of fleets that missed the SLO, before one met it", count(simulation.repairs)),
-    )
-    return Section("The simulation", facts=runs_facts, detail=Detail.PAGE)
 
 
 SimulatedFleet = tuple[float, str, Sequence[EnginePool], Sequence[ClassLatencies], str]
@@ -279,28 +261,9 @@ def _setting(pool: Pool, name: str) -> str:
 
 
 def trust_sections(plan: Plan) -> tuple[Section, ...]:
-    """How the plan was made, and what its figures rest on."""
-    source = plan.provenance
-    versions = ", ".join(f"{clean(k, 30)} {clean(v, 30)}" for k, v in source.versions.items())
-    timings = ", ".join(f"{clean(k, 80)} {duration(v)}" for k, v in source.run.timings_s.items() if is_number(v))
-    size = source.model.get("parameters")
-    parameters = f"{count(size)} parameters" if isinstance(size, int) and size < LARGEST else ""
-    counts = {"engine settings": "settings", "fleets by formula": "fleets_evaluated"}
-    search_counts = [(label, n) for label, key in counts.items() if isinstance(n := source.search.get(key), int)]
-    if source.run.cpu_s:
-        timings += f"; {duration(sum(v for v in source.run.cpu_s.values() if is_number(v)))} of the processor in all"
-    making = (
-        ("created", moment(source.run.created)),
-        ("versions", versions or MISSING),
-        ("objective", clean(plan.objective).replace("_", " ")),
-        ("time taken", timings or MISSING),
-        ("model", "; ".join(said(parameters, clean(str(source.model.get("source", "")), 400))) or MISSING),
-        ("searched", join_words([f"{count(number)} {label}" for label, number in search_counts]) or MISSING),
-    )
-    assumptions = tuple(map(sentence, source.assumptions))
+    """What the figures of a plan rest on."""
     sections = (
-        Section("How this plan was made", facts=making),
-        Section("Assumptions in force", assumptions or ("None is stated.",)),
+        Section("Assumptions in force", tuple(map(sentence, plan.provenance.assumptions)) or ("None is stated.",)),
         Section(
             "Serving predicted against measured", table=accuracy_table(plan), notes=(MEDIANS,) * bool(plan.accuracy)
         ),
