@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from costmodel.errors import InputError, shown
 from costmodel.units import HOURS_PER_DAY
 from pdplan.console import Console
-from pdplan.files import Output, View, answer_options, read_fleet, read_plan, view_options
+from pdplan.files import Output, answer_options, read_fleet, read_plan, view_options
 from pdplan.options import (
     PATH,
     Choice,
@@ -151,8 +151,8 @@ MOST_STRAYS = 5
 
 @click.command(short_help="View a plan.json again, as text, HTML, Markdown or JSON.")
 @click.argument("file", type=PATH)
-@view_options("its view")
-def report(console: Console, /, *, file: Path, view: View, alternative: int) -> None:
+@view_options
+def report(console: Console, /, *, file: Path, view: Output, alternative: int) -> None:
     """Examples:
 
     \b
@@ -166,21 +166,22 @@ def report(console: Console, /, *, file: Path, view: View, alternative: int) -> 
     from reports.answers.plan import plan_document
     from reports.text import record_of
 
-    if view.form == "json":
-        view = replace(view, rival="")
+    forms = [view.screen, *(form for _, form, _ in view.files)]
+    if "json" in forms:
+        view = replace(view, is_plan=True)
     view.check(FILE=file)
     plan = read_plan(file, alternative)
     following = f"pdplan simulate {quote(str(file))} --alternative {alternative}" if alternative > 1 else None
-    brief = view.is_screen and not console.verbose
-    document = plan_document(plan, brief=brief, next_step=following if view.form == "text" else "")
-    view.show(console, document, record_of(plan), "plan")
+    brief = view.screen == "text" and not console.verbose
+    document = plan_document(plan, brief=brief, next_step=following if "text" in forms else "")
+    view.show(console, document, record_of(plan), name="plan")
 
 
 @click.command(short_help="Compare two plan.json: price, fleet, SLOs, settings, inputs.")
 @click.argument("before", type=PATH)
 @click.argument("after", type=PATH, required=False)
-@view_options("the comparison")
-def compare(console: Console, /, *, before: Path, after: Path | None, alternative: int, view: View) -> None:
+@view_options
+def compare(console: Console, /, *, before: Path, after: Path | None, alternative: int, view: Output) -> None:
     """Examples:
 
     \b
@@ -199,7 +200,7 @@ def compare(console: Console, /, *, before: Path, after: Path | None, alternativ
     if after is None and alternative == 1:
         raise InputError("AFTER: name a second plan, or one of BEFORE's own alternatives with --alternative N")
     comparison = compare_plans(read_plan(before), read_plan(after or before, alternative))
-    view.show(console, comparison_document(comparison), comparison_record(comparison), "comparison")
+    view.show(console, comparison_document(comparison), comparison_record(comparison), name="comparison")
 
 
 @click.command(short_help="Write the files that run what a plan evaluated.")

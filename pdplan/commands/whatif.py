@@ -144,7 +144,7 @@ def whatif(console: Console, problem: Problem, /, *, file: Path, output: Output,
     from reports.scenarios import whatif_document
 
     sweeps = bool(options["axes"] or options["names"])
-    check_questions(options, "--csv" if output.csv else "--parquet" if output.parquet else "", sweeps=sweeps)
+    check_questions(options, output.rows_flag, sweeps=sweeps)
     effort, remarks = ScenarioEffort.SIMULATED if options["simulated"] else ScenarioEffort.FULL, price_remarks(problem)
     replies = [sweep_answer(console, problem, effort, options)] if sweeps else []
     with console.progress() as progress:
