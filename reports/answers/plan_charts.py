@@ -116,7 +116,7 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
 
 
 @dataclass(frozen=True, slots=True)
-class RatePoint:
+class ChartedRate:
     """A simulated rate [1/s]: latencies at the goal's quantile over their limits [1], in the worst class, by metric.
 
     outcome: whether every goal is met, in a word.
@@ -127,7 +127,7 @@ class RatePoint:
     outcome: str
 
 
-def loads(plan: Plan) -> list[RatePoint]:
+def loads(plan: Plan) -> list[ChartedRate]:
     """The simulated rates; none where fewer than two were."""
     simulation = plan.simulation
     if simulation is None or len(simulation.curve) < 2:
@@ -137,7 +137,7 @@ def loads(plan: Plan) -> list[RatePoint]:
     for point in simulation.curve:
         is_shown = fails is None or point.rate_rps < fails * (1.0 - 1e-9)  # from there on no run shows it
         holds = "overloaded" if point.overloaded else "no" if point.missed else "yes" if is_shown else "undecided"
-        points.append(RatePoint(point.rate_rps, tails_of_limits(point.classes, plan.classes), holds))
+        points.append(ChartedRate(point.rate_rps, tails_of_limits(point.classes, plan.classes), holds))
     return points
 
 
@@ -154,7 +154,7 @@ def load_chart(plan: Plan) -> Chart | None:
 def curve_chart(plan: Plan, curve: Curve, title: str) -> Chart:
     """Draw the latencies of a simulated curve against the rate; plan: of the fleet, with the limits."""
     points = [
-        RatePoint(
+        ChartedRate(
             point.rate,
             tails_of_limits(point.classes, plan.classes),
             "overloaded" if point.overloaded else point.outcome,
@@ -164,7 +164,7 @@ def curve_chart(plan: Plan, curve: Curve, title: str) -> Chart:
     return rates_chart(plan, points, curve.goodput.rate or None, title, f"{len(points)} rates")
 
 
-def rates_chart(plan: Plan, points: Sequence[RatePoint], goodput: float | None, title: str, runs: str) -> Chart:
+def rates_chart(plan: Plan, points: Sequence[ChartedRate], goodput: float | None, title: str, runs: str) -> Chart:
     """Draw every limited latency, as share of its limit, against the rate; upright lines: demand and goodput [1/s].
 
     runs: what the points are, to end the caption with.
