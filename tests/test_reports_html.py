@@ -112,7 +112,7 @@ def test_a_simulated_page_has_every_section_and_its_charts_with_their_data() -> 
     page = plan_page(simulated(load("disaggregated")))
     assert page == plan_page(simulated(load("disaggregated")))
     walker = walk(page)
-    names = {"fleet", "cost-and-goodput", "slos", "what-binds", "alternatives", "workload", "sensitivity"}
+    names = {"fleet", "cost-and-goodput", "slos", "what-binds", "alternatives", "workload"}
     assert names | {"how-it-is-routed", "settings", "trust", "plan"} == set(walker.ids)
     links = {value[1:] for tag, attribute, value in walker.attributes if tag == "a" and attribute == "href" and value}
     assert links

@@ -160,7 +160,7 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
         Section(
             "What binds",
             table=_limits(plan),
-            notes=said(plan_details.hand_over_sentence(plan), plan_details.features_sentence(plan)),
+            notes=said(plan_details.hand_over_sentence(plan)),
             charts=(roofline_chart(plan),) * bool(plan.pools),
             sections=(plan_details.features_section(plan), plan_details.steps_section(plan)),
         ),

@@ -10,10 +10,9 @@ from typing import Final
 
 from costmodel.metric import METRICS
 from costmodel.words import plural
-from optimizer.plans.plan import Plan, Pool, Status
+from optimizer.plans.plan import Plan, Pool
 from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
 from reports import alternatives
-from reports.command_lines import again_command
 from reports.deploy.files import Deployable
 from reports.deploy.measurement import setting_rows
 from reports.document import Chart, Column, Detail, Section, Table, table_of
@@ -187,14 +186,6 @@ def front_section(plan: Plan) -> Section:
         table=_simulated_table(plan, fleets),
         notes=(f"{OF_LIMIT} {looks}, in full runs like the plan's unless the outcome says otherwise.",),
     )
-
-
-def features_sentence(plan: Plan) -> str:
-    """Name the command that says what serving's features are worth; empty where that is said or cannot be."""
-    if plan.worth or plan.objective != "min_cost" or not plan.pools or plan.status is Status.STATED:
-        return ""
-    again = again_command(plan, "--effort thorough")
-    return f"To see what chunked prefill, batching and disaggregation are each worth: {again}"
 
 
 def features_section(plan: Plan) -> Section:
