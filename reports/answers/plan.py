@@ -31,7 +31,6 @@ from reports.question import (
     FLEET_LIMITS,
     demand_sentence,
     has_fleet,
-    inputs_of,
     is_simulated_row,
     served_rate,
     serving_words,
@@ -42,7 +41,6 @@ from reports.question import (
 from reports.scenarios import sensitivity_section
 from reports.text import capital, clean, moment, record_of, sentence
 from reports.views import html_view
-from search_spaces.models import served_checkpoint
 
 
 def plan_document(
@@ -59,7 +57,7 @@ def plan_document(
         runs = runs or deployability.what_runs(plan)
         sections = _brief(plan, runs) if brief else complete_sections(plan, runs)
     else:
-        looked_up = () if brief else (plan_details.workload_section(plan, lengths_chart(plan)), _trust(plan, runs))
+        looked_up = () if brief else (plan_details.workload_section(plan, lengths_chart(plan)), _trust(plan))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
     caveats = [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if has_fleet(plan) else []
     # the headline of a fleet says which model it serves, and by which engine
@@ -168,8 +166,8 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
         _alternatives(plan, brief=False),
         *(() if plan.status is Status.STATED else (sensitivity_section(plan),)),
         plan_details.workload_section(plan, lengths_chart(plan)),
-        plan_details.settings_section(plan, runs, deployability.files_section(plan, runs)),
-        _trust(plan, runs),
+        plan_details.settings_section(plan, deployability.files_section(plan, runs)),
+        _trust(plan),
     )
 
 
@@ -299,7 +297,7 @@ def _reason(row: Alternative, plan: Plan) -> str:
     return " ".join(said(without, "" if row.why_not in prices else alternatives.why_not_sentence(row)))
 
 
-def _trust(plan: Plan, runs: Deployable | None) -> Section:
+def _trust(plan: Plan) -> Section:
     """What the figures rest on, and the command that gives them again."""
     source = plan.provenance
     assumption_words = plural(len(source.assumptions), "assumption")
@@ -309,13 +307,9 @@ def _trust(plan: Plan, runs: Deployable | None) -> Section:
     elif is_simulated_row(plan):
         basis = "Latencies are simulated; request rates and utilization are by formula. "
     verb = "is" if len(source.assumptions) == 1 else "are"
-    name = inputs_of(plan, "model").get("name", source.inputs.get("model"))
-    is_deployable = has_fleet(plan) and (runs is None or runs.target is not None)
-    checkpoint = served_checkpoint(name) if is_deployable and isinstance(name, str) and "/" not in name else None
     facts = (
         f"Demand: {demand_sentence(plan)}" if has_fleet(plan) else "",
         f"{basis * has_fleet(plan)}Nothing here was measured on your machines.",
-        f"By default, deployment files load the weights of {checkpoint}." if checkpoint else "",
         f"{assumption_words} {verb} in force: provenance.assumptions in plan.json." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}.",

@@ -13,8 +13,6 @@ from costmodel.words import plural
 from optimizer.plans.plan import Plan, Pool
 from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
 from reports import alternatives
-from reports.deploy.files import Deployable
-from reports.deploy.measurement import setting_rows
 from reports.document import Chart, Column, Detail, Section, Table, table_of
 from reports.fleets import FLEET_WITH_LIMITS, fleet_line, pool_label
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
@@ -222,11 +220,8 @@ def hand_over_sentence(plan: Plan) -> str:
     )
 
 
-def settings_section(plan: Plan, runs: Deployable | None, files: Section) -> Section:
-    """The settings of the engines, the reasons for them, and how the files that state them are written."""
-    rows = () if runs is None or runs.engines is None else setting_rows(runs.engines)
-    cells = [(clean(setting), clean(value, 400), clean(why, 200)) for setting, value, why in rows]
-    reasons = table_of(("setting", "value", "why"), cells)
+def settings_section(plan: Plan, files: Section) -> Section:
+    """The settings of the engines, and how the files that state them are written."""
     drafts = any(pool.speculative_tokens for pool in plan.pools)
     names = ["role", "accelerator", "replicas", "spare_replicas", "gpus", *SETTINGS[1:]]
     names = [name for name in names if drafts or name != "speculative_tokens"]
@@ -236,10 +231,7 @@ def settings_section(plan: Plan, runs: Deployable | None, files: Section) -> Sec
         "Settings",
         ("Exactly what was evaluated, per pool.",),
         table=engines,
-        sections=(
-            files,
-            Section("Why each setting is stated", table=reasons, detail=Detail.FOLDED),
-        ),
+        sections=(files,),
         detail=Detail.PAGE,
     )
 
