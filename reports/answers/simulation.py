@@ -25,7 +25,6 @@ from reports.numbers import (
     count,
     duration,
     is_number,
-    latencies,
     percent,
     percent_beside,
     rate,
@@ -170,16 +169,16 @@ def _class_rows(simulation: Simulated, number: int, metrics: Sequence[Metric]) -
         predictions["by formula"] = formula.classes[number]
     if simulation.plan.status is not Status.STATED:  # the plan of a fleet file is by formula
         predictions["planned"] = simulation.plan.classes[number].latencies
-    shown, is_overloaded = [item, *predictions.values()], simulation.judgement.overloaded
+    is_overloaded = simulation.judgement.overloaded
     rows = [
         [clean(item.name, 30), "", "", *[""] * len(metrics)],
         ["  goal", percent(item.attainment_goal), "", *limits],
-        ["  simulated", *_attained(item, metrics, labels, shown, is_overloaded=is_overloaded)],
+        ["  simulated", *_attained(item, metrics, labels, is_overloaded=is_overloaded)],
     ]
     if formula is not None and not formula.stable:
         rows.append(["  by formula", percent(0.0), "", *["overloaded"] * len(metrics)])
     rows += [
-        [f"  {name}", percent(row.attainment), "", *_quantiles(row, metrics, labels, shown)]
+        [f"  {name}", percent(row.attainment), "", *_quantiles(row, metrics, labels)]
         for name, row in predictions.items()
     ]
     return rows
@@ -198,29 +197,21 @@ def _origins(simulation: Simulated) -> tuple[str, ...]:
 
 
 def _attained(
-    item: ClassJudgement,
-    metrics: Sequence[Metric],
-    labels: Sequence[str],
-    column: Sequence[ClassLatencies] = (),
-    *,
-    is_overloaded: bool,
+    item: ClassJudgement, metrics: Sequence[Metric], labels: Sequence[str], *, is_overloaded: bool
 ) -> list[str]:
-    """The share of a class that meets the SLO with its interval, and its latencies in the unit of their column."""
+    """The share of a class that meets the SLO with its interval, and its latencies."""
     met = marked(Outcome.MISSES if is_overloaded else item.outcome, item.attainment)
     interval = f"{percent(item.attainment_low)} to {percent(item.attainment_high)}"
-    return [met, interval, *_quantiles(item, metrics, labels, column)]
+    return [met, interval, *_quantiles(item, metrics, labels)]
 
 
-def _quantiles(
-    item: ClassLatencies, metrics: Sequence[Metric], labels: Sequence[str], column: Sequence[ClassLatencies]
-) -> list[str]:
-    """Write the labelled quantiles of each metric, in one unit with those of its column."""
-    cells = []
-    for metric in metrics:
-        values, longest = item.quantiles.get(metric), [row.quantiles.get(metric) for row in column]
-        tails = [None if row is None else row.p99 for row in longest]
-        cells.append(MISSING if values is None else latencies([getattr(values, label) for label in labels], *tails))
-    return cells
+def _quantiles(item: ClassLatencies, metrics: Sequence[Metric], labels: Sequence[str]) -> list[str]:
+    """Write the labelled quantiles of each metric."""
+    quantiles = [item.quantiles.get(metric) for metric in metrics]
+    return [
+        MISSING if values is None else "/".join(duration(getattr(values, label)) for label in labels)
+        for values in quantiles
+    ]
 
 
 def _pools(simulation: Simulated) -> Table:
@@ -254,7 +245,7 @@ def _facts(simulation: Simulated) -> tuple[str, ...]:
         f"Served {rate(float(speeds[0]))} and {count(round(float(speeds[1])))} output tokens/s.",
         *(
             f"Longest gap between tokens of {clean(item.name, 30)} (ITL max, p50/p99/max): "
-            f"{latencies((gap.quantiles.p50, gap.quantiles.p99, gap.longest))}."
+            f"{'/'.join(map(duration, (gap.quantiles.p50, gap.quantiles.p99, gap.longest)))}."
             for item, gap in zip(simulation.judgement.classes, simulation.gaps, strict=True)
         ),
         f"Energy: {significant(use.wh_per_1000_tokens)} Wh per 1,000 output tokens. The GPU boards draw "
