@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from dataclasses import asdict
+from typing import Any, Final
 
 from costmodel.metric import METRICS, Metric
 from optimizer.plans.plan import ClassResult, Plan
-from optimizer.plans.records import ClassLatencies, Outcome, Quantiles, Range, SimulatedClass
+from optimizer.plans.records import ClassJudgement, ClassLatencies, Outcome, Quantiles, Range, SimulatedClass
 
 from .document import Column, Table, table_of, without_empty
 from .fleets import LEAST_SHARE
@@ -37,6 +38,11 @@ def marked(outcome: Outcome, share: float) -> str:
     ('✓ 99.1 %', 'undecided: 90 %')
     """
     return f"{MARKS[outcome]} {percent(share)}"
+
+
+def class_record(case: ClassJudgement) -> dict[str, Any]:
+    """A simulated class as a record: the fields that plan.json has of it, and the verdict."""
+    return asdict(case) | {"verdict": str(case.outcome), "held": case.proven}
 
 
 def requests_of(name: str, classes: Sequence[object]) -> str:

@@ -16,7 +16,7 @@ from optimizer.verification.judge import Judgement, pool_behind
 from reports.command_lines import again_command
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, hourly, money, percent, rate, signed_percent
-from reports.slos import MARKS, marked
+from reports.slos import MARKS, class_record, marked
 from reports.verdict import deciding_words, waste_sentence
 from search_spaces.bounds import RUN_REQUESTS
 from search_spaces.problem import Problem
@@ -73,7 +73,7 @@ def _judged_record(judgement: Judgement | None, pools: Sequence[str]) -> dict[st
     return {
         "verdict": str(judgement.outcome),
         "held": judgement.proven,
-        "classes": [asdict(case) | {"verdict": str(case.outcome), "held": case.proven} for case in judgement.classes],
+        "classes": list(map(class_record, judgement.classes)),
         "overloaded": judgement.overload.overloaded,
         "falls_behind": behind(judgement, pools),
     }

@@ -32,7 +32,7 @@ from reports.numbers import (
     significant,
 )
 from reports.question import served_rate
-from reports.slos import QUANTILES, goal_label, marked, misses_used, requests_of
+from reports.slos import QUANTILES, class_record, goal_label, marked, misses_used, requests_of
 from reports.text import clean
 from reports.verdict import deciding_words, requests_to_decide, result_words
 
@@ -345,7 +345,7 @@ def _point_rows(point: RatePoint, metrics: Sequence[Metric], labels: Sequence[st
 
 # --- the record ------------------------------------------------------------------------------------------------------
 
-SIMULATION_SCHEMA: Final = "pdplan.simulation/1"
+SIMULATION_SCHEMA: Final = "pdplan.simulation/2"
 UNITS: Final = {"power": "power_w", "tdp": "tdp_w", "energy": "energy_j"}
 """Fields of a pool's use that have a unit, and their keys."""
 
@@ -408,28 +408,10 @@ def simulation_json(simulation: Simulated) -> dict[str, Any]:
 
 def _class_json(simulation: Simulated, number: int, case: ClassJudgement) -> dict[str, Any]:
     gaps, formula = simulation.gaps[number], simulation.analytic
-    return {
-        **_attained_json(case),
-        "attainment_goal": case.attainment_goal,
-        "verdict": str(case.outcome),
-        "held": case.proven,
+    return class_record(case) | {
         "itl_max_s": asdict(gaps.quantiles) | {"max": gaps.longest},
-        "analytic": None if formula is None else _latencies_json(formula.classes[number]),
-        "plan": _latencies_json(simulation.plan.classes[number].latencies),
-    }
-
-
-def _latencies_json(item: ClassLatencies) -> dict[str, Any]:
-    return {"attainment": item.attainment} | {f"{name}_s": asdict(times) for name, times in item.quantiles.items()}
-
-
-def _attained_json(case: ClassJudgement) -> dict[str, Any]:
-    return {
-        "name": case.name,
-        "attainment_low": case.attainment_low,
-        "attainment_high": case.attainment_high,
-        "counted": case.counted,
-        **_latencies_json(case),
+        "analytic": None if formula is None else asdict(formula.classes[number]),
+        "plan": asdict(simulation.plan.classes[number].latencies),
     }
 
 
@@ -440,8 +422,7 @@ def _point_json(point: RatePoint) -> dict[str, Any]:
         "in_time_rps": point.in_time,
         "output_tokens_per_s": point.tokens,
         "e2e_mean_s": point.e2e,
-        "attainment": [case.attainment for case in point.classes],
-        "classes": [_attained_json(case) for case in point.classes],
+        "classes": [class_record(case) for case in point.classes],
         "overloaded": point.overloaded,
         "verdict": str(point.outcome),
         "held": point.proven,
