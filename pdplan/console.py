@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,6 +110,14 @@ class Console:
         write_whole({path: text})
         if hint is not None:
             self.note(f"wrote {path}{hint}")
+
+    def write_folder(self, folder: Path, texts: Mapping[str, str], *, force: bool) -> None:
+        """Write the files of a plan's or an evaluation's folder by their names, and say so; force: over any others."""
+        from reports.whole_files import check_directory, write_whole
+
+        check_directory(folder, texts, force=force)
+        write_whole({folder / name: text for name, text in texts.items()})
+        self.note(f"wrote {' and '.join(str(folder / name) for name in texts)}")
 
     def warn(self, text: str) -> None:
         """Say on stderr what keeps a result from being what was asked for; beside a JSON document too."""

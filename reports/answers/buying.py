@@ -36,8 +36,6 @@ from reports.numbers import (
 )
 from search_spaces.buying_terms import Contract, Tier
 
-REFUTED: Final = 3
-"""Refuted fleets that sentences tell of; the JSON document has all of them."""
 ACTIONS: Final = {
     Tier.RESERVED_1: "reserve {} for 1 year",
     Tier.RESERVED_3: "reserve {} for 3 years",
@@ -410,10 +408,7 @@ def _assumptions(purchase: BuyingPlan) -> tuple[str, ...]:
 
 
 def _simulation_sentences(purchase: BuyingPlan) -> tuple[str, ...]:
-    """Which of the fleets that serve an hour of some path were simulated, and which fleets are not used therefore.
-
-    Of those that missed each is told once for all settings; of many, their number and a few.
-    """
+    """Which of the fleets that serve an hour of some path were simulated, and how many are not used therefore."""
     proven_fleets, fleet_count, number = purchase.held, purchase.fleets, len(purchase.held) + len(purchase.missed)
     before = "Before a month begins, run pdplan optimize for its rates."
     if not number:
@@ -427,13 +422,9 @@ def _simulation_sentences(purchase: BuyingPlan) -> tuple[str, ...]:
         sentence += f" {many} of them meet the SLO; the closest with {where}."
     if number < fleet_count:
         sentence += f" The others are by formula (--verify N). {before}"
-    misses = {(look.fleet.rate, engine_counts(look.fleet.pools)): look for look in reversed(purchase.refuted)}
-    cut = f"{plural(len(misses), 'fleet')} were ruled out by simulation; here are {REFUTED} of them."
-    ruled_out = [
-        f"Simulated and ruled out: {fleet_line(look.fleet.pools)} at {rate(look.fleet.rate)}. It {look.fault}."
-        for look in [*misses.values()][::-1][:REFUTED]
-    ]
-    return sentence, *([cut] if len(misses) > REFUTED else []), *ruled_out
+    misses = len({(look.fleet.rate, engine_counts(look.fleet.pools)) for look in purchase.refuted})
+    ruled_out = f"Simulated and ruled out: {plural(misses, 'fleet')} (--json lists them)."
+    return said(sentence, ruled_out * bool(misses))
 
 
 def carbon(purchase: BuyingPlan) -> float | None:

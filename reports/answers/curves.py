@@ -175,18 +175,10 @@ def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
 
 
 def _own(curve: Frontier) -> str:
-    """What the whole search finds for the problem as it stands, and what the curve shows there."""
+    """What the whole search finds for the problem as it stands."""
     if curve.here is None or curve.own is None:
         return ""
-    here, cost = curve.here, hourly(curve.own.cost)
-    sentence = f"At {_at(curve, here)}, the file's own value, pdplan optimize finds {cost}"
-    step = next((step for step in curve.steps if sorted((step.start, here, step.end))[1] == here), None)
-    if step is None:
-        return f"{sentence}."
-    if step.answer is curve.own:
-        return f"{sentence}; how much further that fleet meets the SLO is unknown."
-    price = hourly(step.answer.cost)
-    return f"{sentence}, as this curve does." if price == cost else f"{sentence}, and this curve {price}."
+    return f"At {_at(curve, curve.here)}, the file's own value, pdplan optimize finds {hourly(curve.own.cost)}."
 
 
 def _staircase(curve: Frontier) -> tuple[Chart, ...]:

@@ -455,11 +455,6 @@ def twice_sentence(evaluation: FleetEvaluation) -> str:
         result += "; its queues grow"
     at, goals = f"At twice the traffic ({rate(twice.rate_rps)}) the fleet", "its SLO" + "s" * (len(plan.classes) > 1)
     needs = _change_words(twice, plan) if twice.pools else _nothing_helps(twice)
-    more = {pool.pool for pool in twice.pools if pool.needed > pool.replicas}
-    stuck = [name for row in twice.one_replica_fewer if row.stuck and (name := row.what.partition(":")[0]) in more]
-    if stuck:
-        needs += f". With one replica fewer than that in {join_words(stuck)} it would not recover from a burst that "
-        needs += "fills its KV memory"
     if twice.stated.held:
         return f"{at} meets {goals} too {result}.{f' At that rate, {needs}.' if twice.spare else ''}"
     verb = "is not shown to meet" if twice.stated.outcome is Outcome.UNDECIDED else "misses"
