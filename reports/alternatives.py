@@ -16,8 +16,6 @@ from .question import slo_classes
 from .slos import OUTCOMES, misses_used, tightest
 from .text import as_sentence, capital, clean, in_words, sentence
 
-MOST_NAMES: Final = 2
-"""Other kinds of fleet that one fleet is named after."""
 FIRST_KINDS: Final = {"safe", "colocated_only", "disaggregated_only"}
 """Kinds of alternatives that come first: the fleet whose price the risk states, and the other way to serve."""
 LABEL_LIMIT: Final = 160
@@ -82,8 +80,7 @@ def distinct_alternatives(plan: Plan) -> list[Alternative]:
     distinct = []
     for first, *rest in alternative_groups(plan):
         also = [alternative_name(row) for row in rest if row.kind != "other_engines"]
-        more = [f"{len(also) - MOST_NAMES} more"] if len(also) > MOST_NAMES else []
-        label = ", ".join([alternative_name(first), *also[:MOST_NAMES], *more])
+        label = ", ".join([alternative_name(first), *also])
         if first.kind == "other_engines":
             label = first.label
         elif first.kind == "recommended":

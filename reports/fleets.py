@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from costmodel.engine import Parallelism
@@ -202,17 +202,15 @@ def is_routed_apart(plan: Plan) -> bool:
     return len(set(rows)) > len({(stage, slo_class) for stage, slo_class, _ in rows})
 
 
-MOST_BOXES: Final = 5
 MOST_ENGINES: Final = 8
 MOST_GPUS_OF_MANY: Final = 8
 """GPUs drawn of each pool when a stage has more than two pools; two engines at least."""
 MOST_SQUARES: Final = 16
-MOST_LINKS: Final = 8
 ROLES: Final = ("prefill", "decode", "colocated")
 
 
 def fleet_diagram(plan: Plan) -> FleetDiagram:
-    """Lay the plan's pools out by role, and the links of most requests."""
+    """Lay the plan's pools out by role, and the links between them, those of most requests first."""
     served, load = served_rate(plan), plan.workload
     of = f"{'served of' if served < plan.demand_rps else 'the demand is'} {rate(plan.demand_rps)}; "
     inputs = f"{of * (plan.objective != 'min_cost')}{significant(load.mean_isl)} input tokens each"
@@ -220,24 +218,15 @@ def fleet_diagram(plan: Plan) -> FleetDiagram:
     pools, loads = dearest_first(plan.pools), pool_loads(plan)
     links = sorted(plan.transfers, key=lambda move: (-move.requests_per_second, move.source, move.target))
     return FleetDiagram(
-        **{role: _boxes([pool for pool in pools if pool.role == role], loads) for role in ROLES},
-        links=tuple(map(_link, links[:MOST_LINKS])),
-        more_links=max(0, len(links) - MOST_LINKS),
+        **{
+            role: tuple(_box(pool, loads.get(pool.id, MISSING), of_many=len(peers) > 2) for pool in peers)
+            for role in ROLES
+            for peers in [[pool for pool in pools if pool.role == role]]
+        },
+        links=tuple(map(_link, links)),
         entry=(rate(served), inputs),
         exit=(tokens, f"{significant(load.mean_osl)} output tokens each"),
     )
-
-
-def _boxes(pools: Sequence[Pool], loads: Mapping[str, str]) -> tuple[PoolBox, ...]:
-    drawn = pools if len(pools) <= MOST_BOXES else pools[: MOST_BOXES - 1]
-    boxes = [_box(pool, loads.get(pool.id, MISSING), of_many=len(drawn) > 2) for pool in drawn]
-    if hidden := pools[len(drawn) :]:
-        gpus, usd = sum(pool.gpus for pool in hidden), math.fsum(pool.usd_per_hour for pool in hidden)
-        replicas = plural(sum(pool.replicas for pool in hidden), "replica")
-        lines = (f"{replicas} on {count(gpus)} GPUs · {hourly(usd)}", "All are under Settings.")
-        role = hidden[0].role
-        boxes.append(PoolBox(plural(len(hidden), f"more {role} pool"), role, lines, engines=(), columns=1, more=""))
-    return tuple(boxes)
 
 
 def _box(pool: Pool, load: str, *, of_many: bool) -> PoolBox:

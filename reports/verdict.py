@@ -53,7 +53,7 @@ UNSEEN_GAP: Final = 5e-4
 MANY_TIMES: Final = 10.0
 """From how many times the demand on its multiple is said, not the percentage."""
 MOST_NAMES: Final = 3
-"""Classes or limits that one sentence names."""
+"""Classes that one sentence names."""
 
 
 def headlines(plan: Plan) -> list[str]:
@@ -89,11 +89,6 @@ def disaggregation_sentence(plan: Plan) -> str:
     return f"Disaggregation saves {saving} against the cheapest colocated fleet found{basis}."
 
 
-def _names_words(names: list[str]) -> str:
-    more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
-    return join_words([*names[:MOST_NAMES], *more])
-
-
 def no_fleet_headline(plan: Plan) -> str:
     """Say that there is no fleet, and why as far as the plan knows."""
     proven = plan.status is not Status.TIME_LIMIT
@@ -103,7 +98,7 @@ def no_fleet_headline(plan: Plan) -> str:
     limits = violated(plan) or tightest_limits(plan)[:1]
     if not limits:
         return f"{none}.{doubt}"
-    names = _names_words([limit_words(limit) for limit in limits])
+    names = join_words([limit_words(limit) for limit in limits])
     is_plural = constraint_words(limits[0].constraint).partition(" on ")[0].endswith("s")  # not limit on pools
     verb = "are" if len(limits) > 1 or is_plural else "is"
     return f"{none}: {names} {verb} in the way.{doubt}"
@@ -115,7 +110,7 @@ def overload_sentence(plan: Plan) -> str:
     if not names:
         return ""
     verb, whose = ("gets", "its queue grows") if len(names) == 1 else ("get", "their queues grow")
-    return f"By formula {_names_words(names)} {verb} more requests than can be served: {whose} while the load lasts."
+    return f"By formula {join_words(names)} {verb} more requests than can be served: {whose} while the load lasts."
 
 
 def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") -> str:
@@ -138,9 +133,7 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     replan = "" if plan.status is Status.STATED else "; --confidence 0.9 plans for that"
     if shares:
-        return (
-            f"{label}: {slow}, {subject} misses {missed_slo(plan)} by formula: {_names_words(shares)} meet it{replan}."
-        )
+        return f"{label}: {slow}, {subject} misses {missed_slo(plan)} by formula: {join_words(shares)} meet it{replan}."
     return (
         f"{label}: {slow}, {subject} still meets {slo_name(plan)}, by formula."
         if 0 < len(classes) == len(plan.classes)
@@ -183,10 +176,6 @@ def speculation_sentence(plan: Plan) -> str:
     basis = "" if rows[0].simulated else " by formula"
     price = hourly(rows[0].cost_usd_per_hour)
     return f"{fact} Without speculative decoding the cheapest fleet found{basis} costs {price}."
-
-
-MOST_LESS: Final = 4
-"""Pools that are named of those that cannot lose a replica."""
 
 
 def slo_result_sentence(plan: Plan, outcome: Outcome | None = None) -> str:
@@ -298,7 +287,7 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
     if not spares and any(undecided(row, plan) for row in rows):
         subject = "Whether a replica is spare is undecided: with one fewer"
     losses = list[str]()
-    for row in rows[:MOST_LESS]:
+    for row in rows:
         name, share, goal = tightest(row.attainment, plan.classes)
         reasons = {
             " (undecided)": undecided(row, plan),
@@ -310,9 +299,8 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
         whose = "" if losses else f" of {requests_of(name, plan.classes)} meet the SLO"
         why = next((reason for reason, holds in reasons.items() if holds), "")
         losses.append(f"in {clean(row.what).partition(':')[0]}, {percent(share)}{whose}{why}")
-    more = [plural(len(rows) - MOST_LESS, "more pool")] if len(rows) > MOST_LESS else []
     also = "; pdplan resilience tells which losses the spare replicas cover" if spares else ""
-    return f"{subject} {'; '.join([*losses, *more])}{also}."
+    return f"{subject} {'; '.join(losses)}{also}."
 
 
 def only_replica_sentence(plan: Plan) -> str:
