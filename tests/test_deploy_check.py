@@ -199,7 +199,7 @@ def test_golden_refusals() -> None:
         text += f"### {name}: {target}\n{refused.value}\n"
     assert_golden("deploy/refusals.txt", text)
     nameless = plan_of((ALONE,), Ask(weight_dtype="int4"))
-    assert "name a checkpoint with --model (see" in deploy_sentence(nameless, what_runs(nameless), brief=True)
+    assert "name a checkpoint with --model (pdplan" in deploy_sentence(nameless, what_runs(nameless))
     assert "name a checkpoint with --model." in plan_page(nameless)
 
 

@@ -96,7 +96,7 @@ def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
                         verdict.goodput_sentence(plan),
                         verdict.waste_sentence(plan),
                         verdict.prefix_sentence(plan),
-                        deployability.deploy_sentence(plan, runs, brief=True),
+                        deployability.deploy_sentence(plan, runs),
                         f"-v shows {plural(more, 'more alternative')}." if more > 0 else "",
                     )
                 ),
