@@ -17,7 +17,7 @@ from reports.command_lines import again_command
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, hourly, money, percent, rate, signed_percent
 from reports.slos import MARKS, class_record, marked
-from reports.verdict import deciding_words, waste_sentence
+from reports.verdict import deciding_words
 from search_spaces.bounds import RUN_REQUESTS
 from search_spaces.problem import Problem
 
@@ -93,7 +93,6 @@ def resilience_document(resilience: Resilience, count: int, plan: Plan) -> Docum
         _spares_sentence(resilience, "replica", count),
         _spares_sentence(resilience, "node", count),
         f"{UNDECIDED} {deciding_words(between, int(RUN_REQUESTS.high))}" if between else "",
-        _plan_runs_sentence(plan, count),
         METHOD,
         f"Each row is a run of {plural(min(lengths), 'request')}{most} with the expected step times; spare replicas "
         "serve too. The plan's own shares may differ: there spare replicas are idle and, with --confidence, steps are "
@@ -106,14 +105,6 @@ def resilience_document(resilience: Resilience, count: int, plan: Plan) -> Docum
         next_step=spares if plan.status is not Status.STATED and not resilience.held else "",
         about=("Which loss breaks an SLO?", plan.name),
     )
-
-
-def _plan_runs_sentence(plan: Plan, count: int) -> str:
-    """What the plan's own runs showed with one replica fewer; empty where more are lost, or spares are idle there."""
-    sentence = waste_sentence(plan).removeprefix("No spare: ")
-    if not sentence or count > 1 or any(pool.spare_replicas for pool in plan.pools):
-        return ""
-    return f"In the plan's own runs: {sentence[0].lower()}{sentence[1:]}"
 
 
 def resilience_verdict(resilience: Resilience) -> str:
