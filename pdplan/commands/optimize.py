@@ -15,6 +15,7 @@ from pdplan.files import stated_fleet
 from pdplan.options import (
     PATH,
     Choice,
+    Whole,
     collected,
     confidence_option,
     json_option,
@@ -23,7 +24,6 @@ from pdplan.options import (
     prices_option,
     seconds,
     set_option,
-    whole,
     with_console,
 )
 from search_spaces.bounds import NO_TARGET, SEED, TARGET_NAMES, TARGET_SPELLINGS, Bounds
@@ -68,7 +68,7 @@ FRONT = Bounds(2, 10_000)
 )
 @click.option(
     "--front",
-    type=whole(FRONT),
+    type=Whole(FRONT),
     help="With --effort standard or thorough: also simulate up to N fleets near the plan's, to show what a dollar more "
     "buys in latency.",
 )
@@ -78,7 +78,7 @@ FRONT = Bounds(2, 10_000)
     help="With --effort thorough or --front: keep the tuning study in a file, sqlite:///FILE or journal:FILE, for "
     "optuna-dashboard. A later run of the same problem continues it.",
 )
-@click.option("--seed", type=whole(SEED), help="Random seed; overrides the file's.")
+@click.option("--seed", type=Whole(SEED), help="Random seed; overrides the file's.")
 @confidence_option
 @prices_option
 @set_option

@@ -17,13 +17,13 @@ from pdplan.files import Output, answer_options, read_fleet, read_plan, view_opt
 from pdplan.options import (
     PATH,
     Choice,
+    Whole,
     alternative_option,
     force_option,
     pairs,
     per_second,
     seconds,
     share_within,
-    whole,
     with_console,
 )
 from search_spaces import bounds
@@ -60,17 +60,17 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
     "such as 0.4,1,0.8; default: a steady rate.",
 )  # fmt: skip
 @click.option(
-    "--concurrency", type=whole(bounds.CONCURRENCY),
+    "--concurrency", type=Whole(bounds.CONCURRENCY),
     help="Closed loop: N requests at a time; when one ends, the next one starts.",
 )  # fmt: skip
 @click.option("--trace", type=PATH, metavar="TRACE", help="Replay the first --requests requests of a trace.")
 @click.option(
-    "--requests", type=whole(bounds.SIMULATED_REQUESTS),
+    "--requests", type=Whole(bounds.SIMULATED_REQUESTS),
     help="Requests in each run; default: 20,000, or more if these do not fill the fleet.",
 )  # fmt: skip
-@click.option("--seed", type=whole(bounds.SEED), default=0, help="Seed of the random requests.")
+@click.option("--seed", type=Whole(bounds.SEED), default=0, help="Seed of the random requests.")
 @click.option(
-    "--replications", type=whole(bounds.REPLICATIONS), metavar="K",
+    "--replications", type=Whole(bounds.REPLICATIONS), metavar="K",
     help="Number of runs, each with its own seed; default: 1, and up to 4 while a class is undecided.",
 )  # fmt: skip
 @click.option(
@@ -338,11 +338,11 @@ LEAST = Bounds(1, 100_000)
 
 @click.command(short_help="Say which loss of a replica or node breaks an SLO.")
 @click.argument("file", metavar="PLAN", type=PATH)
-@click.option("--losses", type=whole(LOSSES), default=1, help="Replicas or nodes lost at once.")
-@click.option("--requests", type=whole(bounds.RUN_REQUESTS),
+@click.option("--losses", type=Whole(LOSSES), default=1, help="Replicas or nodes lost at once.")
+@click.option("--requests", type=Whole(bounds.RUN_REQUESTS),
               help="Fewest requests to simulate after each loss; default: those of each run that proved the plan, but "
               "at least 5,000.")  # fmt: skip
-@click.option("--seed", type=whole(bounds.SEED), default=0, help="Seed of the requests.")
+@click.option("--seed", type=Whole(bounds.SEED), default=0, help="Seed of the requests.")
 @answer_options("Write a page.")
 def resilience(console: Console, /, *, file: Path, losses: int, requests: int | None, seed: int, output: Output) -> int:
     """Examples:
@@ -394,8 +394,8 @@ def resilience(console: Console, /, *, file: Path, losses: int, requests: int | 
     metavar="RATE,…",
     help="24 mean rates [1/s]; default: the daily profile of the plan.",
 )
-@click.option("--least", type=whole(LEAST), default=1, help="Fewest replicas of every pool.")
-@click.option("--requests", type=whole(bounds.RUN_REQUESTS), default=5_000,
+@click.option("--least", type=Whole(LEAST), default=1, help="Fewest replicas of every pool.")
+@click.option("--requests", type=Whole(bounds.RUN_REQUESTS), default=5_000,
               help="Fewest requests to simulate for each rate and fleet.")  # fmt: skip
 @answer_options("Write a page.")
 def autoscale(

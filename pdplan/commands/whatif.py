@@ -13,7 +13,7 @@ import click
 from costmodel.errors import InputError, shown
 from pdplan.console import Console
 from pdplan.files import Decorator, Output, problem_options
-from pdplan.options import PATH, Choice, share_within, verify_option, whole
+from pdplan.options import PATH, Choice, Whole, share_within, verify_option
 from search_spaces import bounds
 from search_spaces.bounds import JOBS, OVER, Bounds
 
@@ -47,7 +47,7 @@ def share_option(name: str, words: str, limits: Bounds = bounds.PART) -> Decorat
 def jobs_option(noun: str) -> Decorator:
     """Add --jobs; noun: what the processes solve."""
     words = f"Processes that solve the {noun}; default: one per core."
-    return click.option("--jobs", type=whole(JOBS), metavar="N", help=words)
+    return click.option("--jobs", type=Whole(JOBS), metavar="N", help=words)
 
 
 class WithLevers(click.Command):
@@ -376,7 +376,7 @@ def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
     help="YAML file with the keys of procurement:; its sections replace those of FILE.",
 )  # fmt: skip
 @click.option(
-    "--months", type=whole(bounds.MONTHS), metavar="N", help="Months to plan for; default: as the terms say, else 12."
+    "--months", type=Whole(bounds.MONTHS), metavar="N", help="Months to plan for; default: as the terms say, else 12."
 )
 @share_option(
     "--growth", "Expected growth of the rate per month, such as 5%; default: as the terms say, else 0%.", bounds.GROWTH
