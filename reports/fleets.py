@@ -105,16 +105,6 @@ def batch_limits(pool: EnginePool) -> str:
     return "" if seqs is None or chunk is None else f"{count(seqs)}/{count(chunk)}"
 
 
-def dearest_of_each_role(pools: Sequence[Pool]) -> list[Pool]:
-    """Return the most expensive pool of each role, in the order prefill, decode, colocated."""
-    pools_of_roles = []
-    for role in ("prefill", "decode", "colocated"):
-        members = [pool for pool in pools if pool.role == role]
-        if members:
-            pools_of_roles.append(max(members, key=lambda pool: (pool.usd_per_hour, pool.id)))
-    return pools_of_roles
-
-
 def pool_label(pool: Pool) -> str:
     """Name a pool on a chart."""
     return f"{clean(pool.id, 20)} · {pool.role}"

@@ -17,7 +17,6 @@ from reports import numbers
 from reports.alternatives import distinct_alternatives
 from reports.answers.plan import plan_page
 from reports.answers.plan_charts import attainable, length_map, loads
-from reports.fleets import dearest_of_each_role
 from reports.limits import tightest_limits
 from reports.slos import tails_of_limits
 from tests.golden_files import assert_golden
@@ -177,7 +176,7 @@ def derived(plan: Plan) -> Iterator[float]:
     yield from (number for share, met in sums.values() if share for number in (share, met / share))
     for item in plan.classes:
         yield from met_by_length(plan, item.name)
-    for pool in dearest_of_each_role(plan.pools):
+    for pool in plan.pools:
         yield max(pool.operating_point.utilization.values())
     yield from (share for point in loads(plan) for share in point.used.values())
     yield from moved(plan)

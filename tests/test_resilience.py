@@ -155,7 +155,7 @@ def test_the_loss_of_what_the_load_needs_breaks_the_slo() -> None:
     assert [one["held"] for one in data["losses"]] == [False, False]
     assert data["losses"][1]["classes"] is None
     assert [one["falls_behind"] for one in data["losses"]] == ["colocated-1", None]
-    assert "%, colocated-1 overloaded" in " ".join(resilience_text(found, 1, 200).split())
+    assert "%), colocated-1 overloaded" in " ".join(resilience_text(found, 1, 200).split())
     assert data["spares_usd_per_hour"]["replica"]["where_needed"] == pytest.approx(found.losses[0].spare)
     told = " ".join(resilience_text(resilience(*case(3), requests=600), 1, 100).split())
     assert told.endswith("--set constraints.headroom.replicas=1 -o plan-with-spares")

@@ -16,7 +16,7 @@ from optimizer.verification.judge import Judgement, pool_behind
 from reports.command_lines import again_command
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, hourly, money, percent, rate, signed_percent
-from reports.slos import MARKS, class_record, marked
+from reports.slos import MARKS, class_record
 from reports.verdict import deciding_words
 from search_spaces.bounds import RUN_REQUESTS
 from search_spaces.problem import Problem
@@ -136,8 +136,6 @@ def resilience_verdict(resilience: Resilience) -> str:
 
 def losses_table(resilience: Resilience) -> Table:
     """The fleet without a loss, and after every one."""
-    goals = [case.attainment_goal for case in resilience.whole.classes]
-    met = f"SLO met ({percent(goals[0])} asked)" if len(goals) == 1 else "SLO met"
     rows = [("none", "all", _share_cell(resilience.whole, resilience.pools), MISSING)]
     for loss in resilience.losses:
         shares = "✗ none is served" if loss.serves_none else "✗ some cannot be served"
@@ -146,17 +144,13 @@ def losses_table(resilience: Resilience) -> Table:
             shares = _share_cell(loss.judgement, pools_left(loss))
         name = loss_name(loss, short=True)
         rows.append((name, _replicas(loss.left), shares, hourly(loss.spare)))
-    words = {head: Column(head, shrink=True, lines=MOST_LINES) for head in ("loss", "left", met)}
-    return table_of((words["loss"], words["left"], words[met], "#spares"), rows)
+    heads = (Column(head, shrink=True, lines=MOST_LINES) for head in ("loss", "left", "SLO met"))
+    return table_of((*heads, "#spares"), rows)
 
 
 def _share_cell(judgement: Judgement, pools: Sequence[str]) -> str:
-    """Whether the SLO is met, and by which share of each class; of a single one, the header has the goal."""
-    if len(judgement.classes) > 1:
-        return f"{MARKS[judgement.outcome]} {attainment_words(judgement, pools)}"
-    late = behind(judgement, pools)
-    share = marked(judgement.outcome, judgement.classes[0].attainment)
-    return share if late is None else f"{share}, {late} overloaded"
+    """Whether the SLO is met, and by which share of each class."""
+    return f"{MARKS[judgement.outcome]} {attainment_words(judgement, pools)}"
 
 
 def loss_name(loss: Loss, *, short: bool = False) -> str:

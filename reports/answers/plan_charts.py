@@ -15,7 +15,7 @@ from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
 from optimizer.verification.simulated_plan import Curve
 from reports import charts
 from reports.document import Chart, table_of
-from reports.fleets import dearest_first, dearest_of_each_role, pool_label
+from reports.fleets import ROLES, dearest_first, pool_label
 from reports.limits import constraint_words
 from reports.numbers import (
     MISSING,
@@ -254,13 +254,13 @@ def roofline_chart(plan: Plan) -> Chart:
         busy = f"{percent(used[busiest])} ({constraint_words(busiest)})" if used else MISSING
         bound = in_words(at.bound_by, BOUNDS)
         rows.append((pool_label(pool), hourly(pool.usd_per_hour), share, *use, bound, busy))
-    by_bound: dict[str, list[str]] = {}  # the steps of each role; where its pools differ, of the one that costs most
-    for pool in dearest_of_each_role(plan.pools):
-        bound = pool.operating_point.bound_by
-        unanimous = all(peer.operating_point.bound_by == bound for peer in pools if peer.role == pool.role)
-        by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if unanimous else f' of {clean(pool.id, 20)}'}")
+    by_bound: dict[str, list[str]] = {}  # the steps of each role
+    for role in ROLES:
+        bounds = dict.fromkeys(in_words(pool.operating_point.bound_by, BOUNDS) for pool in pools if pool.role == role)
+        if bounds:
+            by_bound.setdefault(" or ".join(bounds), []).append(f"{role} steps")
     sentences = [
-        f"{join_words(steps)}{'' if number else ' are bound'} by {in_words(bound, BOUNDS)}"
+        f"{join_words(steps)}{'' if number else ' are bound'} by {bound}"
         for number, (bound, steps) in enumerate(by_bound.items())
     ]
     headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, mean use")
@@ -271,7 +271,7 @@ def roofline_chart(plan: Plan) -> Chart:
         f"FLOP/byte: {', '.join(map(' '.join, ridges.items()))}.",
         drawing=draw_roofline(plan.pools),
         table=table_of(headers, rows),
-        legend=tuple((role, role) for role in ("prefill", "decode", "colocated") if role in roles),
+        legend=tuple((role, role) for role in ROLES if role in roles),
     )
 
 
