@@ -196,8 +196,10 @@ def behind(judgement: Judgement, pools: Sequence[str]) -> str | None:
 
 def attainment_words(judgement: Judgement, pools: Sequence[str]) -> str:
     """Share of every class that meets its SLO, its goal, and the pool that falls behind; pools: those simulated."""
+    several = len(judgement.classes) > 1
     shares = ", ".join(
-        f"{case.name} {percent(case.attainment)} (goal {percent(case.attainment_goal)})" for case in judgement.classes
+        f"{f'{case.name} ' * several}{percent(case.attainment)} (goal {percent(case.attainment_goal)})"
+        for case in judgement.classes
     )
     late = behind(judgement, pools)
     return shares if late is None else f"{shares}, {late} overloaded"
