@@ -7,13 +7,16 @@ the share of the work that is done [1]. Values that cannot be used raise InputEr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import InputError, shown, value_of
+from costmodel.metric import METRICS
 from search_spaces import bounds
 
 from .files import read_fleet, stated_fleet
@@ -22,10 +25,11 @@ if TYPE_CHECKING:
     from optimizer.loads.effort import Brake, Level
     from optimizer.plans.plan import FleetEvaluation, Plan
     from optimizer.verification.simulated_plan import Simulated
-    from optimizer.whatif.answer import Frontier, Row
+    from optimizer.whatif.answer import Frontier, Row, ScenarioAnswer, ScenarioEffort
     from reports.deploy.deployment import Options
     from search_spaces.fleet_file import StatedFleet
     from search_spaces.problem import Problem
+    from search_spaces.scenarios import SweepAxis
 
 File = str | PathLike[str]
 Progress = Callable[[str, float], None]
@@ -178,50 +182,89 @@ def simulate(
     return simulate_plan(chosen_plan, request, progress)
 
 
+MOST_UNLOGGED = 10_000
+"""More scenarios than that, minutes to hours of work, are solved only with a log to go on from."""
+
+
 def whatif(
     problem: Problem | File,
     vary: str | Sequence[str] | Mapping[str, object] = (),
     *,
     scenario: str | Sequence[str] = (),
-    full: bool = False,
-    simulate: bool = False,
-    gap: bool | None = None,
-    verify: int = 4,
     jobs: int = 1,
     prices: str | None = None,
     settings: Mapping[str, Any] | None = None,
     base: Path | None = None,
+    **options: Any,
 ) -> list[Row]:
     """Solve a workload again for every combination of values: a row for each, which `pandas.DataFrame` takes.
 
     vary: KEY=SPEC as --vary has it, several of them, or a mapping such as {"price.H200": [2, 3], "rate": "5:80:16"};
-    scenario: names of the file's `scenarios:`; jobs: processes. Requests are random.
+    scenario: names of the file's `scenarios:`; jobs: processes; options: those of `solved_sweep`. Requests are random.
     """
-    from optimizer.whatif.answer import ScenarioEffort, sweep_rows
-    from optimizer.whatif.solver import run_sweep, sweep_of
-    from optimizer.whatif.workers import local_executor
+    from optimizer.whatif.answer import sweep_rows
     from search_spaces.fields import count
     from search_spaces.loader import without_recording
-    from search_spaces.scenarios import chosen_scenarios, parse_axis
+    from search_spaces.scenarios import parse_axis
 
-    problem = _problem(problem, base, settings, {"prices": prices})
-    problem = without_recording(problem)
-    axes = [parse_axis(text) for text in _axes(vary)]
-    scenarios = chosen_scenarios(problem, [scenario] if isinstance(scenario, str) else scenario)
-    if not axes and not scenarios:
+    problem = without_recording(_problem(problem, base, settings, {"prices": prices}))
+    axes, names = [parse_axis(text) for text in _axes(vary)], [scenario] if isinstance(scenario, str) else scenario
+    if not axes and not names:
         raise InputError("nothing is asked; state vary, such as {'rate': '5:80:16'}, or a scenario")
-    effort = ScenarioEffort.SIMULATED if simulate else ScenarioEffort.FULL if full else None
     jobs = _value("jobs", count(bounds.JOBS), jobs)
-    sweep = sweep_of(problem, axes, scenarios, effort, gap, _value("verify", count(bounds.LOOKS), verify))
-    with local_executor(jobs) as executor:
-        return sweep_rows(run_sweep(sweep, executor, jobs))
+    return sweep_rows(solved_sweep(problem, axes, names, jobs=jobs, **options)[1])
+
+
+def solved_sweep(
+    problem: Problem,
+    axes: Sequence[SweepAxis],
+    names: Sequence[str] = (),
+    *,
+    full: bool = False,
+    simulate: bool = False,
+    gap: bool | None = None,
+    verify: int = 4,
+    jobs: int | None = None,
+    resume: Path | None = None,
+    address: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[ScenarioEffort, list[ScenarioAnswer]]:
+    """How the scenarios of a sweep are solved, and the answer to each; a sweep of many is solved simply, unless `full`.
+
+    names: of scenarios; options as `pdplan whatif` has them; jobs: processes, None: one per core; address: of Dask's
+    scheduler, None: this machine.
+    """
+    from optimizer.whatif.answer import ScenarioEffort
+    from optimizer.whatif.solver import run_sweep, sweep_of
+    from optimizer.whatif.workers import Journal, all_cores, dask_executor, local_executor
+    from search_spaces.fields import count
+    from search_spaces.scenarios import chosen_scenarios
+
+    scenarios = chosen_scenarios(problem, names)
+    number = math.prod(len(axis.values) for axis in axes) * max(len(scenarios), 1)
+    if number > MOST_UNLOGGED and resume is None:
+        raise InputError(
+            f"the axes make {number:,} scenarios; more than {MOST_UNLOGGED:,} need --resume LOG, which keeps "
+            "finished rows to go on from"
+        )
+    effort = ScenarioEffort.SIMULATED if simulate else ScenarioEffort.FULL if full else None
+    looks = 0 if simulate else _value("verify", count(bounds.LOOKS), verify)  # every fleet is simulated then
+    sweep = sweep_of(problem, axes, scenarios, effort, gap, looks)
+    log = None if resume is None else Journal(Path(resume), sweep.key)
+    workers = min(jobs or all_cores(), len(sweep.scenarios))
+    with ExitStack() as stack:
+        if address is None:
+            executor = stack.enter_context(local_executor(workers))
+        else:
+            executor, workers = stack.enter_context(dask_executor(address))
+        return sweep.effort, run_sweep(sweep, executor, workers, log, progress)
 
 
 def frontier(
     problem: Problem | File,
     over: str,
     *,
-    between: tuple[float | str, float | str] | None = None,
+    between: str | tuple[float | str, float | str] | None = None,
     verify: int = 12,
     prices: str | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -230,17 +273,17 @@ def frontier(
 ) -> Frontier:
     """Find the least cost against rate, the limit of a metric, attainment or budget, as `pdplan frontier` does.
 
-    between: ends of the curve, such as (0.3, 2.0) or ("300ms", "2s") for a TTFT; verify: steps that are simulated.
+    between: ends of the curve, such as (0.3, 2.0) or "300ms:2s" for a TTFT; verify: steps that are simulated.
     """
     from optimizer.whatif.curves import frontier as curve_over
+    from optimizer.whatif.curves import ramp_of
     from search_spaces.fields import count
     from search_spaces.loader import without_recording
 
-    problem = _problem(problem, base, settings, {"prices": prices})
-    problem = without_recording(problem)
-    return curve_over(
-        problem, over, _ends(over, between), looks=_value("verify", count(bounds.LOOKS), verify), progress=progress
-    )
+    problem = without_recording(_problem(problem, base, settings, {"prices": prices}))
+    unit = over if over == "budget" else ramp_of(problem, over).key
+    looks = _value("verify", count(bounds.LOOKS), verify)
+    return curve_over(problem, over, range_of(unit, between), looks=looks, progress=progress)
 
 
 def deploy(
@@ -270,15 +313,10 @@ def deployment_options(
     *,
     target: str | None = None,
     engine_version: str | None = None,
-    model: str | None = None,
-    image: str | None = None,
-    bytes_per_token: float | None = None,
-    namespace: str = "default",
-    rdma: str = "rdma/ib",
-    claim: str | None = None,
     label: Mapping[str, str] | None = None,
     unchecked: bool = False,
     device: str = "gpu",
+    **options: Any,
 ) -> Options:
     """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
     from reports.deploy.deployment import Device, Options, checked_version, versions_of
@@ -292,19 +330,8 @@ def deployment_options(
     name = _value("target", choice(*bounds.TARGET_NAMES, same=bounds.TARGET_SPELLINGS), name)
     with value_of("--engine-version"):
         version = checked_version(name, engine_version, unchecked=unchecked)
-    return Options(
-        target=name,
-        version=version,
-        model=model,
-        image=image,
-        namespace=namespace,
-        rdma=rdma,
-        labels=dict(label or {}),
-        claim=claim,
-        bytes_per_token=bytes_per_token,
-        unchecked=version not in versions_of(name),
-        device=_value("device", choice(*Device), device),
-    )
+    options |= {"labels": dict(label or {}), "device": _value("device", choice(*Device), device)}
+    return Options(name, version, unchecked=version not in versions_of(name), **options)
 
 
 def _problem(
@@ -372,17 +399,32 @@ def _value(name: str, reader: Any, value: object) -> Any:
         return reader.read(_plain(value))
 
 
-def _ends(over: str, between: object) -> tuple[float, float] | None:
-    """The ends of the range of a lever in its base unit, None if not stated."""
+_LIKE = {"rate": "5/s:40/s", "attainment": "50%:99%"} | {str(metric): row.span for metric, row in METRICS.items()}
+"""Ranges of levers whose values have units."""
+
+
+def range_of(key: str, between: object) -> tuple[float, float] | None:
+    """The ends of a range, LOW:HIGH or two values, in the base unit of a lever; None if not stated.
+
+    >>> range_of("ttft", "300ms:2s"), range_of("attainment", ("50%", 0.99))
+    ((0.3, 2.0), (0.5, 0.99))
+    """
+    from search_spaces.quantities import QuantityError
     from search_spaces.scenarios import number_of
 
-    ends = _plain(between)
-    if ends is not None and (not isinstance(ends, list) or len(ends) != 2):
-        raise InputError(f'between: {shown(between)} is not two values, such as (0.3, 2.0) or ("300ms", "2s")')
-    if ends is None or over not in bounds.OVER:
+    if between is None:
         return None
-    with value_of("between"):
-        return number_of(over, str(ends[0])), number_of(over, str(ends[1]))
+    ends = between.split(":") if isinstance(between, str) else _plain(between)
+    text = between if isinstance(between, str) else str(ends)
+    if not isinstance(ends, list) or len(ends) != 2 or "" in ends:
+        raise InputError(f"between: {shown(text)} is not LOW:HIGH, such as {_LIKE.get(key, '1:8')}")
+    try:
+        low, high = (number_of(key, str(end)) for end in ends)
+    except QuantityError as error:
+        raise InputError(f"between: {shown(text)} is not LOW:HIGH in units of {key}: {error}") from None
+    if not -math.inf < low < high < math.inf:
+        raise InputError(f"between: in {shown(text)} LOW must be below HIGH, and both finite")
+    return low, high
 
 
 def _axes(vary: str | Sequence[str] | Mapping[str, object]) -> list[str]:

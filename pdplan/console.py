@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,19 +97,27 @@ class Console:
             click.echo(harmless(text), err=True)
 
     def write(
-        self, path: Path, text: str | bytes, *, force: bool, rival: str = "the file", hint: str | None = ""
+        self, path: Path, text: str | bytes, *, force: bool, is_plan: bool = False, hint: str | None = ""
     ) -> None:
         """Write a file that the user named, and say so; an existing one is kept unless `force`.
 
-        rival: what would take the place of a plan, which is kept even then; empty for a plan; hint: what to do with the
+        is_plan: a plan in its place is kept even then, unless the new file is one; hint: what to do with the
         file, None: the caller says that it is written.
         """
         from reports.whole_files import check_target, write_whole
 
-        check_target(path, force=force, rival=rival)  # something may have come into its place since the command began
+        check_target(path, force=force, is_plan=is_plan)  # the place may have been taken meanwhile
         write_whole({path: text})
         if hint is not None:
             self.note(f"wrote {path}{hint}")
+
+    def write_folder(self, folder: Path, texts: Mapping[str, str], *, force: bool) -> None:
+        """Write the files of a plan's or an evaluation's folder by their names, and say so; force: over any others."""
+        from reports.whole_files import check_directory, write_whole
+
+        check_directory(folder, texts, force=force)
+        write_whole({folder / name: text for name, text in texts.items()})
+        self.note(f"wrote {' and '.join(str(folder / name) for name in texts)}")
 
     def warn(self, text: str) -> None:
         """Say on stderr what keeps a result from being what was asked for; beside a JSON document too."""

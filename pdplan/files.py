@@ -18,6 +18,7 @@ from costmodel.errors import InputError
 from costmodel.units import MIB
 from costmodel.words import plural
 from pdplan.console import Console
+from pdplan.exits import ExitCode
 from pdplan.options import (
     PATH,
     Choice,
@@ -115,19 +116,27 @@ def stated_fleet(path: Path, workload: Path | None, overrides: dict[str, Any]) -
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where an answer goes: to stdout for a person or, with --json, for a program; and to files."""
+    """Where an answer goes: to files, and to stdout.
 
-    html: Path | None
-    as_json: bool
+    files: an option, the form that it asks for (text, html, md, json, csv or parquet) and the file; screen: the form on
+    stdout, empty where a file takes its place; is_plan: as of `check_files`.
+    """
+
+    files: Sequence[tuple[str, str, Path]]
+    screen: str
     force: bool
-    csv: Path | None = None
-    parquet: Path | None = None
+    is_plan: bool = False
+
+    @property
+    def rows_flag(self) -> str:
+        """The option that asks for a table of rows; empty where none does."""
+        return next((flag for flag, form, _ in self.files if form in {"csv", "parquet"}), "")
 
     def check(self, others: Mapping[str, Path | None] = MappingProxyType({}), **inputs: Path | None) -> None:
         """Refuse files that cannot be written; others: by option; inputs: what is read, by argument or option."""
-        outputs = {"--csv": self.csv, "--parquet": self.parquet, "--html": self.html, **others}
+        outputs = {flag: path for flag, _, path in self.files}
         read_files = {name if name.isupper() else f"--{name}": path for name, path in inputs.items()}
-        check_files(outputs, read_files, force=self.force)
+        check_files({**outputs, **others}, read_files, force=self.force, is_plan=self.is_plan)
 
     def show(
         self,
@@ -135,24 +144,31 @@ class Output:
         document: Document,
         record: Mapping[str, Any],
         rows: Sequence[Mapping[str, Any]] | Callable[[], Columns] = (),
-    ) -> int:
-        """Write the files that were asked for, show the answer, or its record, and return the exit code.
+        *,
+        name: str = "result",
+    ) -> ExitCode:
+        """Write the files that were asked for, show the answer, and return the exit code.
 
-        rows: those of --csv and --parquet; of many, what makes their columns.
+        rows: those of csv and parquet; of many, what makes their columns; name: of the record in a page.
         """
-        from reports.views import html_view
+        from reports.rows import columns_csv, columns_parquet, row_columns
+        from reports.text import json_text
+        from reports.views import html_view, markdown_view
 
-        if self.csv is not None or self.parquet is not None:
-            from reports.rows import columns_csv, columns_parquet, row_columns
-
-            columns = rows() if callable(rows) else row_columns(rows)
-            if self.csv is not None:
-                console.write(self.csv, columns_csv(columns), force=self.force)
-            if self.parquet is not None:
-                console.write(self.parquet, columns_parquet(columns), force=self.force)
-        if self.html is not None:
-            console.write(self.html, html_view(document, record), force=self.force)
-        return console.answer(document, record, as_json=self.as_json)
+        columns = functools.cache(lambda: rows() if callable(rows) else row_columns(rows))
+        writers: dict[str, Callable[[], str | bytes]] = {
+            "text": lambda: console.render(document, color=False),
+            "json": lambda: json_text(record),
+            "html": lambda: html_view(document, record, name),
+            "md": lambda: markdown_view(document),
+            "csv": lambda: columns_csv(columns()),
+            "parquet": lambda: columns_parquet(columns()),
+        }
+        for _, form, path in self.files:
+            console.write(path, writers[form](), force=self.force, is_plan=self.is_plan)
+        if self.screen:
+            console.show(document if self.screen == "text" else writers[self.screen]())
+        return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
 
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -185,7 +201,15 @@ def answer_options(page: str, *others: Decorator, rows: str = "", parquet: bool 
         options.append(click.option("--parquet", type=PATH, metavar="OUT", help="The same as Parquet (needs pyarrow)."))
     options.append(click.option("--html", type=PATH, metavar="OUT", help=page))
     options += [*others, json_option, force_option, console_options]
-    return gathered("output", Output, options)
+
+    def output(
+        html: Path | None, as_json: bool, force: bool, csv: Path | None = None, parquet: Path | None = None
+    ) -> Output:
+        paths = {"csv": csv, "parquet": parquet, "html": html}
+        files = [(f"--{form}", form, path) for form, path in paths.items() if path is not None]
+        return Output(files, "json" if as_json else "text", force)
+
+    return gathered("output", output, options)
 
 
 def problem_options(
@@ -220,50 +244,8 @@ def problem_options(
     return add
 
 
-@dataclass(frozen=True, slots=True)
-class View:
-    """One view of an answer, text, html, md or json, on stdout or in a file; rival: as of `check_files`."""
-
-    form: str
-    output: Path | None
-    force: bool
-    rival: str
-
-    @property
-    def is_screen(self) -> bool:
-        """Whether it is text on stdout."""
-        return self.form == "text" and self.output is None
-
-    def check(self, **inputs: Path | None) -> None:
-        """Refuse a file that cannot be written; inputs: files that are read, by argument."""
-        check_files({"-o": self.output}, inputs, force=self.force, rival=self.rival)
-
-    def show(self, console: Console, document: Document, record: Mapping[str, Any], name: str) -> None:
-        """Show the view on stdout, or write it to the file named; name: of the record in a page."""
-        from reports.text import json_text
-        from reports.views import html_view, markdown_view
-
-        if self.is_screen:
-            console.show(document)
-            return
-        writers: dict[str, Callable[[], str]] = {
-            "json": lambda: json_text(record),
-            "html": lambda: html_view(document, record, name),
-            "md": lambda: markdown_view(document),
-            "text": lambda: console.render(document, color=False),
-        }
-        text = writers[self.form]()
-        if self.output is None:
-            console.show(text)
-        else:
-            console.write(self.output, text, force=self.force, rival=self.rival)
-
-
-def view_options(rival: str) -> Decorator:
-    """Add -o, --format, --json, --force and those of the console, gathered in the argument `view`, a `View`.
-
-    rival: what would take the place of a plan; a plan's own JSON may.
-    """
+def view_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add -o, --format, --json, --force and those of the console, gathered in the argument `view`, an `Output`."""
     options: list[Decorator] = [
         click.option("-o", "--output", type=PATH, metavar="FILE", help="Write to FILE, not to stdout."),
         click.option(
@@ -278,7 +260,7 @@ def view_options(rival: str) -> Decorator:
         console_options,
     ]
 
-    def view(output: Path | None, form: str | None, as_json: bool, force: bool) -> View:
+    def view(output: Path | None, form: str | None, as_json: bool, force: bool) -> Output:
         if as_json and form not in {None, "json"}:
             raise InputError(f"--json is one form of the answer and --format {form} another; leave one out")
         endings = {".html": "html", ".htm": "html", ".json": "json", ".md": "md", ".txt": "text", "": "text"}
@@ -287,23 +269,23 @@ def view_options(rival: str) -> Decorator:
         if form is None:
             views = "end it in .html, .md, .json or .txt, or state --format"
             raise InputError(f"-o {output}: no view ends in {ending}; {views}")
-        return View(form, output, force, rival)
+        return Output([], form, force) if output is None else Output([("-o", form, output)], "", force)
 
-    return gathered("view", view, options)
+    return gathered("view", view, options)(function)
 
 
 def check_files(
-    outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None], *, force: bool, rival: str = "the file"
+    outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None], *, force: bool, is_plan: bool = False
 ) -> None:
     """Refuse files, by the option that asks for each, that cannot be written: before the work, not after it.
 
-    inputs: files that are read, by option; rival: what would take the place of a plan, empty for a plan.
+    inputs: files that are read, by option; is_plan: whether they are plans, which may take the place of a plan.
     """
     from reports.whole_files import check_distinct, check_free, check_target
 
     targets = {flag: path for flag, path in outputs.items() if path is not None}
     for path in targets.values():
-        check_target(path, force=True, rival=rival)
+        check_target(path, force=True, is_plan=is_plan)
     check_distinct(targets, {flag: path for flag, path in inputs.items() if path is not None})
     for path in targets.values():
         check_free(path, force=force)

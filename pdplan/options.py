@@ -225,38 +225,30 @@ class UsablePath(click.Path):
         return Path(value)
 
 
-UNREACHED = 10**9
-"""Upper bounds above this one are not worth telling."""
+class Whole(click.ParamType[int]):
+    """A whole number within bounds, read as in a file."""
 
+    name = "n"
 
-class Whole(click.IntRange):
-    """A whole number within bounds; unlike click's own, it says so in words."""
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
-        """Name the value in the help."""
-        return "N"
-
-    def _describe_range(self) -> str:
-        """Say the bounds; one that nobody comes near is left out."""
-        return f"{self.min:,} or more" if self.max is None or self.max > UNREACHED else f"{self.min:,} to {self.max:,}"
+    def __init__(self, limits: Bounds) -> None:
+        self.limits = limits
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Read the number."""
+        from search_spaces.fields import count
+
+        text = str(value).strip()
         try:
-            int(value)
+            number: int = count(self.limits).read(int(text) if text.lstrip("-").isdecimal() else float(text))
+        except InputError as error:
+            self.fail(str(error), param, ctx)
         except ValueError:
             self.fail(f"{shown(value)} is not a whole number", param, ctx)
-        number: int = super().convert(value, param, ctx)
         return number
 
 
-def whole(limits: Bounds) -> click.IntRange:
-    """A whole number within bounds."""
-    return Whole(int(limits.low), int(limits.high))
-
-
 PATH = UsablePath()
-DEGREE = whole(bounds.DEGREE)
+DEGREE = Whole(bounds.DEGREE)
 
 
 def replica_options(function: Function) -> Function:
@@ -293,7 +285,7 @@ prices_option = click.option(
 )
 alternative_option = click.option(
     "--alternative",
-    type=whole(ALTERNATIVE),
+    type=Whole(ALTERNATIVE),
     default=1,
     help="Take fleet N of the plan, as the report numbers them; 1 is the recommended one.",
 )
@@ -317,6 +309,6 @@ set_option = click.option(
 def verify_option(default: int) -> Callable[[Function], Function]:
     """Add --verify with so many fleets by default."""
     return click.option(
-        "--verify", "looks", type=whole(LOOKS), default=default,
+        "--verify", "looks", type=Whole(LOOKS), default=default,
         help="Simulate up to N of the fleets, and replace those that miss an SLO; 0: none.",
     )  # fmt: skip

@@ -7,17 +7,15 @@ from typing import Final
 
 from costmodel.words import join_words
 from optimizer.plans.plan import Alternative, Plan, Status
-from optimizer.plans.records import EnginePool, JudgedFleet, engine_counts
+from optimizer.plans.records import EnginePool, JudgedFleet, Outcome, engine_counts
 
 from .fleets import fleet_line
 from .limits import violated
 from .numbers import hourly, is_number, percent
 from .question import slo_classes
-from .slos import misses_used, tightest
+from .slos import OUTCOMES, misses_used, tightest
 from .text import as_sentence, capital, clean, in_words, sentence
 
-MOST_NAMES: Final = 2
-"""Other kinds of fleet that one fleet is named after."""
 FIRST_KINDS: Final = {"safe", "colocated_only", "disaggregated_only"}
 """Kinds of alternatives that come first: the fleet whose price the risk states, and the other way to serve."""
 LABEL_LIMIT: Final = 160
@@ -82,8 +80,7 @@ def distinct_alternatives(plan: Plan) -> list[Alternative]:
     distinct = []
     for first, *rest in alternative_groups(plan):
         also = [alternative_name(row) for row in rest if row.kind != "other_engines"]
-        more = [f"{len(also) - MOST_NAMES} more"] if len(also) > MOST_NAMES else []
-        label = ", ".join([alternative_name(first), *also[:MOST_NAMES], *more])
+        label = ", ".join([alternative_name(first), *also])
         if first.kind == "other_engines":
             label = first.label
         elif first.kind == "recommended":
@@ -162,6 +159,15 @@ def tried_fleets(plan: Plan) -> list[JudgedFleet]:
         return fleet.held, not fleet.overloaded, -misses_used(share, goal)
 
     return [max(alike, key=merit) for alike in attempts.values()]
+
+
+def outcome_words(fleet: JudgedFleet, plan: Plan) -> str:
+    """Whether a fleet that was simulated meets the SLO, in words."""
+    if fleet.held:
+        return OUTCOMES[Outcome.MEETS]
+    if fleet.overloaded or fleet.stuck:
+        return "overloaded"
+    return OUTCOMES[Outcome.UNDECIDED if undecided(fleet, plan) else Outcome.MISSES]
 
 
 def undecided(fleet: JudgedFleet, plan: Plan) -> bool:

@@ -1,4 +1,4 @@
-"""Charts as marks on a plane: scales and axes, panels of lines and points, bars, stacks, maps of cells.
+"""Charts as marks on a plane: scales and axes, panels of lines and points, maps of cells.
 
 They know no plan. Colors are CSS classes; positions are drawing units.
 """
@@ -272,8 +272,6 @@ def headings(names: Sequence[tuple[float, str, str]], box: Box, top: float) -> l
 
 # --- forms of charts --------------------------------------------------------------------------------------------------
 
-PLOT: Final = Box(54.0, 26.0, WIDTH - 8.0, 190.0)
-HEIGHT: Final = 232.0
 LEVELS: Final = 8
 """Tones of a heat map."""
 CELL_GAP: Final = 3.0
@@ -385,42 +383,6 @@ def _point_names(all_series: Sequence[Series], frame: Plot) -> list[Mark]:
             label = place_label(*own, name, boxes, plot=frame.box, tone="halo")
             labels += [label] if label else []
     return list(labels)
-
-
-Parts = Sequence[tuple[str, float, str]]
-"""The parts of a bar as (tone, value, tip), from the ground up."""
-
-
-def draw_stacks(
-    stacks: Sequence[Parts],
-    x_ticks: Ticks,
-    y: Axis,
-    *,
-    name: str = "",
-    limit: tuple[float, str] | None = None,
-) -> Drawing:
-    """Draw upright bars side by side.
-
-    x_ticks: of the horizontal axis, each at the number of a bar, from 0; name: of that axis; limit: a value that all
-    are set against, and its name.
-    """
-    x_axis = Axis(name, -0.5, len(stacks) - 0.5, x_ticks)
-    drawn = Plot(PLOT, x_axis.scale(PLOT.left, PLOT.right), y.scale(PLOT.bottom, PLOT.top))
-    marks: list[Mark] = axes(drawn, x_axis, y)
-    width = (PLOT.right - PLOT.left) / max(len(stacks), 1)
-    gap = min(2.0, 0.2 * width)
-    for number, stack in enumerate(stacks):
-        x, ground = PLOT.left + number * width, 0.0
-        for tone, value, tip in stack:
-            top, bottom = drawn.y(ground + value), drawn.y(ground)
-            if bottom > top:
-                marks.append(Rect(x + gap / 2, top, width - gap, bottom - top, tone, tip))
-            ground += value
-    if limit is not None:
-        height = drawn.y(limit[0])
-        marks.append(Path(((PLOT.left, height), (PLOT.right, height)), "limit", limit[1]))
-        marks += headings([(PLOT.right - 60, limit[1], "limit")], PLOT, PLOT.top - 13)
-    return Drawing(WIDTH, HEIGHT, tuple(marks))
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,18 +62,11 @@ def next_command(plan: Plan) -> str:
 
 
 def again_command(plan: Plan, flags: str) -> str:
-    """The command that plans the same problem again with other flags, without those in OUTPUT_OPTIONS and their values.
-
-    So it writes nothing over this plan; a value may stand behind an equals sign. What the flags say anew is left out:
-    an option, or a key behind `--set`.
-    """
-    flag_words = shlex.split(flags)
-    replaced = OUTPUT_OPTIONS | {word.partition("=")[0] for word in flag_words if word.startswith("-")} - {"--set"}
-    keys = {word.partition("=")[0] for before, word in pairwise(flag_words) if before == "--set"}
-    words = _without_settings(command_words(plan), keys)
+    """The command that plans the same problem again with other flags, and writes nothing over this plan."""
+    words = command_words(plan)
     kept = [
         word
         for before, word in zip(("", *words), words, strict=False)
-        if before not in replaced and word.partition("=")[0] not in replaced | {"--force"}
+        if before not in OUTPUT_OPTIONS and word.partition("=")[0] not in {*OUTPUT_OPTIONS, "--force"}
     ]
     return f"{shlex.join(kept)} {flags}"

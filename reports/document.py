@@ -92,7 +92,6 @@ class FleetDiagram:
     decode: tuple[PoolBox, ...]
     colocated: tuple[PoolBox, ...]
     links: tuple[LinkLine, ...]
-    more_links: int
     entry: tuple[str, str]
     exit: tuple[str, str]
 

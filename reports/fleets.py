@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from costmodel.engine import Parallelism
@@ -105,16 +105,6 @@ def batch_limits(pool: EnginePool) -> str:
     return "" if seqs is None or chunk is None else f"{count(seqs)}/{count(chunk)}"
 
 
-def dearest_of_each_role(pools: Sequence[Pool]) -> list[Pool]:
-    """Return the most expensive pool of each role, in the order prefill, decode, colocated."""
-    pools_of_roles = []
-    for role in ("prefill", "decode", "colocated"):
-        members = [pool for pool in pools if pool.role == role]
-        if members:
-            pools_of_roles.append(max(members, key=lambda pool: (pool.usd_per_hour, pool.id)))
-    return pools_of_roles
-
-
 def pool_label(pool: Pool) -> str:
     """Name a pool on a chart."""
     return f"{clean(pool.id, 20)} · {pool.role}"
@@ -125,31 +115,14 @@ def dearest_first(pools: Sequence[Pool]) -> list[Pool]:
     return sorted(pools, key=lambda pool: (-pool.usd_per_hour, pool.id))
 
 
-BRIEF_ROWS: Final = 4
-"""Rows of a table in the brief answer: more of them would push the verdict off the screen."""
-MOST_POOLS: Final = BRIEF_ROWS + 2
-"""Pools that are all shown in the brief answer."""
-
-
-def shown_pools(pools: Sequence[Pool], *, brief: bool) -> list[Pool]:
-    """The pools that are shown: in a brief answer those that cost most, in the plan's order."""
-    if not brief or len(pools) <= MOST_POOLS:
-        return list(pools)
-    dearest = dearest_first(pools)[: BRIEF_ROWS + 1]
-    return [pool for pool in pools if pool in dearest]
-
-
 def pool_loads(plan: Plan) -> dict[str, str]:
     """The load of each pool: the share of what it can take within the SLO, and what runs out first."""
     tightest_last = reversed(tightest_limits(plan))
     return {row.where: f"{used_words(row)} ({constraint_words(row.constraint)})" for row in tightest_last}
 
 
-def fleet_table(plan: Plan, *, brief: bool) -> Table:
-    """The pools of a fleet with their settings, their load and what it is limited by; brief: the dearest of many pools.
-
-    Roles stand there unless ids name them.
-    """
+def fleet_table(plan: Plan) -> Table:
+    """The pools of a fleet with their settings, their load and what it is limited by; roles unless ids name them."""
     pools, loads = plan.pools, pool_loads(plan)
     ids_name_roles = all(pool.id.startswith(pool.role) for pool in pools)
     columns = [
@@ -171,7 +144,7 @@ def fleet_table(plan: Plan, *, brief: bool) -> Table:
             money(pool.usd_per_hour),
             loads.get(pool.id, MISSING),
         )
-        for pool in shown_pools(pools, brief=brief)
+        for pool in pools
     ]
     return table_of(columns, rows)
 
@@ -219,17 +192,15 @@ def is_routed_apart(plan: Plan) -> bool:
     return len(set(rows)) > len({(stage, slo_class) for stage, slo_class, _ in rows})
 
 
-MOST_BOXES: Final = 5
 MOST_ENGINES: Final = 8
 MOST_GPUS_OF_MANY: Final = 8
 """GPUs drawn of each pool when a stage has more than two pools; two engines at least."""
 MOST_SQUARES: Final = 16
-MOST_LINKS: Final = 8
 ROLES: Final = ("prefill", "decode", "colocated")
 
 
 def fleet_diagram(plan: Plan) -> FleetDiagram:
-    """Lay the plan's pools out by role, and the links of most requests."""
+    """Lay the plan's pools out by role, and the links between them, those of most requests first."""
     served, load = served_rate(plan), plan.workload
     of = f"{'served of' if served < plan.demand_rps else 'the demand is'} {rate(plan.demand_rps)}; "
     inputs = f"{of * (plan.objective != 'min_cost')}{significant(load.mean_isl)} input tokens each"
@@ -237,24 +208,15 @@ def fleet_diagram(plan: Plan) -> FleetDiagram:
     pools, loads = dearest_first(plan.pools), pool_loads(plan)
     links = sorted(plan.transfers, key=lambda move: (-move.requests_per_second, move.source, move.target))
     return FleetDiagram(
-        **{role: _boxes([pool for pool in pools if pool.role == role], loads) for role in ROLES},
-        links=tuple(map(_link, links[:MOST_LINKS])),
-        more_links=max(0, len(links) - MOST_LINKS),
+        **{
+            role: tuple(_box(pool, loads.get(pool.id, MISSING), of_many=len(peers) > 2) for pool in peers)
+            for role in ROLES
+            for peers in [[pool for pool in pools if pool.role == role]]
+        },
+        links=tuple(map(_link, links)),
         entry=(rate(served), inputs),
         exit=(tokens, f"{significant(load.mean_osl)} output tokens each"),
     )
-
-
-def _boxes(pools: Sequence[Pool], loads: Mapping[str, str]) -> tuple[PoolBox, ...]:
-    drawn = pools if len(pools) <= MOST_BOXES else pools[: MOST_BOXES - 1]
-    boxes = [_box(pool, loads.get(pool.id, MISSING), of_many=len(drawn) > 2) for pool in drawn]
-    if hidden := pools[len(drawn) :]:
-        gpus, usd = sum(pool.gpus for pool in hidden), math.fsum(pool.usd_per_hour for pool in hidden)
-        replicas = plural(sum(pool.replicas for pool in hidden), "replica")
-        lines = (f"{replicas} on {count(gpus)} GPUs · {hourly(usd)}", "All are under Settings.")
-        role = hidden[0].role
-        boxes.append(PoolBox(plural(len(hidden), f"more {role} pool"), role, lines, engines=(), columns=1, more=""))
-    return tuple(boxes)
 
 
 def _box(pool: Pool, load: str, *, of_many: bool) -> PoolBox:

@@ -7,7 +7,6 @@ list prices and keep their cents. None and NaN are written as a dash, never as a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Final, TypeGuard
 
 from costmodel.words import dollars, percentage, plural
@@ -114,15 +113,6 @@ def money(value: float | None) -> str:
     return dollars(value) if is_number(value) else significant(value)
 
 
-def whole_dollars(value: float) -> str:
-    """Write dollars without cents, where many stand in a table.
-
-    >>> whole_dollars(476.3), whole_dollars(1234.4), whole_dollars(0.0)
-    ('$476', '$1,234', '$0')
-    """
-    return money(float(round(value))).removesuffix(".00")
-
-
 def hourly(value: float | None) -> str:
     """Write a price per hour.
 
@@ -157,19 +147,6 @@ def duration(seconds: float | None) -> str:
         if size < limit:
             return f"{significant(seconds * factor)} {unit}"
     return f"{significant(seconds / 3600)} h"
-
-
-def latencies(seconds: Sequence[float | None], *column: float | None) -> str:
-    """Write quantiles of a latency in one unit, that of the largest; column: others that stand in the same one.
-
-    >>> latencies([0.1824, 0.341, 0.585]), latencies([0.2, 1.5]), latencies([None, None]), latencies([0.2], 1.5)
-    ('182/341/585 ms', '0.2/1.5 s', '–', '0.2 s')
-    """
-    if all(value is None for value in seconds):
-        return MISSING
-    in_seconds = max((value for value in (*seconds, *column) if is_number(value)), default=0.0) >= 1
-    scale, unit = (1.0, "s") if in_seconds else (1e3, "ms")
-    return "/".join(significant(None if value is None else value * scale) for value in seconds) + f" {unit}"
 
 
 def percent(share: float | None) -> str:

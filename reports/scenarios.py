@@ -26,7 +26,7 @@ from search_spaces.quantities import BASE_UNIT, Kind, QuantityError
 from search_spaces.scenarios import LEVERS, lever_of, number_of
 
 from .alternatives import own_pools
-from .command_lines import again_command, command_of
+from .command_lines import command_words
 from .fleets import fleet_line
 
 QUANTILE: Final = "step_time_quantile"
@@ -338,22 +338,13 @@ def swing_sentence(sensitivity: Sensitivity) -> str:
     return depends_words(sensitivity.levers, sensitivity.usd_per_hour) or no_swing
 
 
-def _without_sensitivity(plan: Plan) -> Section:
-    """Why it was not worked out, or the command that does it."""
-    again, how = again_command(plan, "--sensitivity"), "Not worked out; to have it:"
-    if plan.objective != "min_cost":
-        again, how = "", "Not worked out: it is of the least cost, which this plan does not seek."
-    elif "--sensitivity" in command_of(plan) or "thorough" in command_of(plan):
-        fleets = "no fleet of one colocated pool or one pair of pools answers this"
-        again, how = "", f"Not worked out: {fleets}; pdplan whatif --full searches all."
-    return Section("Sensitivity", (how,), code=again, detail=Detail.PAGE)
-
-
 def sensitivity_section(plan: Plan) -> Section:
-    """The section of a plan that has a fleet; where levers were not moved, the command that moves them."""
+    """The section of a plan that has a fleet; empty where no lever was moved, unless that was asked for."""
     sensitivity = plan.sensitivity
     if sensitivity is None:
-        return _without_sensitivity(plan)
+        is_asked = plan.objective == "min_cost" and {"--sensitivity", "thorough"} & {*command_words(plan)}
+        none = "Not worked out: no fleet of one colocated pool or one pair of pools answers this; pdplan whatif --full "
+        return Section("Sensitivity", (f"{none}searches all.",) * bool(is_asked), detail=Detail.PAGE)
     changes = [(row, flip) for row in sensitivity.levers for flip in row.flips]
     sentences = (
         break_even_sentence(plan, sensitivity),

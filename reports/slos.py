@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from dataclasses import asdict
+from typing import Any, Final
 
 from costmodel.metric import METRICS, Metric
 from optimizer.plans.plan import ClassResult, Plan
-from optimizer.plans.records import ClassLatencies, Outcome, Quantiles, Range, SimulatedClass
+from optimizer.plans.records import ClassJudgement, ClassLatencies, Outcome, Quantiles, Range, SimulatedClass
 
 from .document import Column, Table, table_of, without_empty
-from .fleets import BRIEF_ROWS, LEAST_SHARE
+from .fleets import LEAST_SHARE
 from .numbers import MISSING, duration, percent, percent_beside, significant
 from .text import clean
 
@@ -37,6 +38,11 @@ def marked(outcome: Outcome, share: float) -> str:
     ('✓ 99.1 %', 'undecided: 90 %')
     """
     return f"{MARKS[outcome]} {percent(share)}"
+
+
+def class_record(case: ClassJudgement) -> dict[str, Any]:
+    """A simulated class as a record: the fields that plan.json has of it, and the verdict."""
+    return asdict(case) | {"verdict": str(case.outcome), "held": case.proven}
 
 
 def requests_of(name: str, classes: Sequence[object]) -> str:
@@ -117,6 +123,11 @@ def worst_tails(
     return {metric: max(tails[metric], default=(math.nan, math.nan)) for metric in Metric if metric in tails}
 
 
+def tails_of_limits(latencies: Sequence[ClassLatencies], classes: Sequence[ClassResult]) -> dict[Metric, float]:
+    """Every limited metric at the quantile of the goal, over its limit, in the class where that is most [1]."""
+    return {metric: share for metric, (share, _) in worst_tails(latencies, classes).items()}
+
+
 def latencies(item: ClassResult) -> list[tuple[Metric, Quantiles, float | None, Range | None]]:
     """Every latency of a class with its limit [s] and its error bar; no TPOT where nothing follows first tokens."""
     limits, ranges = item.limits, {} if item.error_bars is None else item.error_bars.ranges
@@ -133,17 +144,13 @@ def spread(between: Range, write: Callable[[float], str]) -> str:
 
 
 def brief_slo_table(plan: Plan) -> Table:
-    """A row for each class, of many for the tightest: each limited latency at the percentile that the goal asks for.
-
-    Then how many requests meet all limits.
-    """
-    classes = tightest_first(plan)[:BRIEF_ROWS] if len(plan.classes) > BRIEF_ROWS else plan.classes
-    at, rows, columns = goal_words(classes), [], [Column("class", shrink=True)]
-    metrics = [metric for metric in Metric if any(metric in item.limits for item in classes)]
+    """A row for each class: its limited latencies at the percentile of the goal, and how many requests meet all."""
+    at, rows, columns = goal_words(plan.classes), [], [Column("class", shrink=True)]
+    metrics = [metric for metric in Metric if any(metric in item.limits for item in plan.classes)]
     for metric in metrics:
         name = METRICS[metric].label if at == "at goal" else f"{METRICS[metric].label} {at}"
         columns += [Column(name, "right"), Column("limit", "right", beside=True)]
-    for item in classes:
+    for item in plan.classes:
         label, cells = goal_label(item.attainment_goal), list[str]()
         times = {metric: getattr(quantiles, label) for metric, quantiles, _, _ in latencies(item)}
         for metric in metrics:

@@ -45,7 +45,7 @@ from .question import (
     slo_name,
     speed_words,
 )
-from .slos import misses_used, requests_of, spread, tightest, tightest_first
+from .slos import misses_used, requests_of, tightest, tightest_first
 from .text import clean, sentence
 
 UNSEEN_GAP: Final = 5e-4
@@ -53,7 +53,7 @@ UNSEEN_GAP: Final = 5e-4
 MANY_TIMES: Final = 10.0
 """From how many times the demand on its multiple is said, not the percentage."""
 MOST_NAMES: Final = 3
-"""Classes or limits that one sentence names."""
+"""Classes that one sentence names."""
 
 
 def headlines(plan: Plan) -> list[str]:
@@ -89,11 +89,6 @@ def disaggregation_sentence(plan: Plan) -> str:
     return f"Disaggregation saves {saving} against the cheapest colocated fleet found{basis}."
 
 
-def _names_words(names: list[str]) -> str:
-    more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
-    return join_words([*names[:MOST_NAMES], *more])
-
-
 def no_fleet_headline(plan: Plan) -> str:
     """Say that there is no fleet, and why as far as the plan knows."""
     proven = plan.status is not Status.TIME_LIMIT
@@ -103,7 +98,7 @@ def no_fleet_headline(plan: Plan) -> str:
     limits = violated(plan) or tightest_limits(plan)[:1]
     if not limits:
         return f"{none}.{doubt}"
-    names = _names_words([limit_words(limit) for limit in limits])
+    names = join_words([limit_words(limit) for limit in limits])
     is_plural = constraint_words(limits[0].constraint).partition(" on ")[0].endswith("s")  # not limit on pools
     verb = "are" if len(limits) > 1 or is_plural else "is"
     return f"{none}: {names} {verb} in the way.{doubt}"
@@ -115,7 +110,7 @@ def overload_sentence(plan: Plan) -> str:
     if not names:
         return ""
     verb, whose = ("gets", "its queue grows") if len(names) == 1 else ("get", "their queues grow")
-    return f"By formula {_names_words(names)} {verb} more requests than can be served: {whose} while the load lasts."
+    return f"By formula {join_words(names)} {verb} more requests than can be served: {whose} while the load lasts."
 
 
 def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") -> str:
@@ -138,9 +133,7 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     replan = "" if plan.status is Status.STATED else "; --confidence 0.9 plans for that"
     if shares:
-        return (
-            f"{label}: {slow}, {subject} misses {missed_slo(plan)} by formula: {_names_words(shares)} meet it{replan}."
-        )
+        return f"{label}: {slow}, {subject} misses {missed_slo(plan)} by formula: {join_words(shares)} meet it{replan}."
     return (
         f"{label}: {slow}, {subject} still meets {slo_name(plan)}, by formula."
         if 0 < len(classes) == len(plan.classes)
@@ -183,10 +176,6 @@ def speculation_sentence(plan: Plan) -> str:
     basis = "" if rows[0].simulated else " by formula"
     price = hourly(rows[0].cost_usd_per_hour)
     return f"{fact} Without speculative decoding the cheapest fleet found{basis} costs {price}."
-
-
-MOST_LESS: Final = 4
-"""Pools that are named of those that cannot lose a replica."""
 
 
 def slo_result_sentence(plan: Plan, outcome: Outcome | None = None) -> str:
@@ -235,11 +224,8 @@ def result_words(
     return f"{verdict} the SLO of {clean(worst.name, 30)}: {share}"
 
 
-def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
-    """What the fleet's memory finds of the prefixes that prompts have in common; empty where they have none.
-
-    brief: without how long they are kept.
-    """
+def prefix_sentence(plan: Plan) -> str:
+    """What the fleet's memory finds of the prefixes that prompts have in common; empty where they have none."""
     cache = plan.prefix_cache
     if cache is None:
         return ""
@@ -261,7 +247,7 @@ def prefix_sentence(plan: Plan, *, brief: bool = False) -> str:
         )
     allowed = "as many as" if cache.at_best - cache.sustained < AS_GOOD else f"of {best} that"
     share_words = f"{share_words} found in it{simulated_words}, {allowed} the traffic allows"
-    return f"{share_words}{f'; the KV memory keeps unused prefixes for {keeps}' * (not brief)}.{tier_words}"
+    return f"{share_words}; the KV memory keeps unused prefixes for {keeps}.{tier_words}"
 
 
 def _tier_words(tier: Mapping[str, Any], *, used: bool) -> str:
@@ -301,7 +287,7 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
     if not spares and any(undecided(row, plan) for row in rows):
         subject = "Whether a replica is spare is undecided: with one fewer"
     losses = list[str]()
-    for row in rows[:MOST_LESS]:
+    for row in rows:
         name, share, goal = tightest(row.attainment, plan.classes)
         reasons = {
             " (undecided)": undecided(row, plan),
@@ -313,9 +299,8 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
         whose = "" if losses else f" of {requests_of(name, plan.classes)} meet the SLO"
         why = next((reason for reason, holds in reasons.items() if holds), "")
         losses.append(f"in {clean(row.what).partition(':')[0]}, {percent(share)}{whose}{why}")
-    more = [plural(len(rows) - MOST_LESS, "more pool")] if len(rows) > MOST_LESS else []
     also = "; pdplan resilience tells which losses the spare replicas cover" if spares else ""
-    return f"{subject} {'; '.join([*losses, *more])}{also}."
+    return f"{subject} {'; '.join(losses)}{also}."
 
 
 def only_replica_sentence(plan: Plan) -> str:
@@ -352,18 +337,6 @@ def gap_of_any_fleet(plan: Plan) -> float | None:
     if plan.objective != "min_cost":
         return plan.gap
     return None if not cost or floor is None or is_below(floor, cost) else max(0.0, 1.0 - floor / cost)
-
-
-def search_outcome(plan: Plan) -> str:
-    """Say how the search ended."""
-    if plan.status is Status.FEASIBLE and plan.objective == "min_cost":
-        return "a cheaper fleet may exist" if plan.cheaper_fleets is None else "cheapest found"
-    if plan.status is not Status.OPTIMAL:
-        return "none found" if plan.status is Status.TIME_LIMIT else plan.status.value
-    if plan.objective != "min_cost":
-        return "best found"
-    gap = gap_of_any_fleet(plan)
-    return "cheapest possible" if gap is not None and gap <= OPTIMAL_GAP else "cheapest found"
 
 
 def proof_sentence(plan: Plan) -> str:
@@ -490,18 +463,12 @@ def growth_sentence(plan: Plan) -> str:
 
 
 def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
-    """Say what the 90 % intervals of the latencies are, and those of the shares that meet the SLO; else empty."""
-    bars = [(item.name, item.error_bars) for item in plan.classes if item.error_bars is not None]
-    shares = [
-        f"{spread(bar.attainment, percent)} of {requests_of(name, plan.classes)}"
-        for name, bar in bars
-        if (percent(bar.attainment.low), percent(bar.attainment.high)) != ("0 %", "100 %")  # which says nothing
-    ]
-    is_endless = any(times.high is None for _, bar in bars for times in (bar.ttft_s, bar.tpot_s) if times is not None)
+    """Say what the 90 % intervals of the latencies are; else empty."""
+    bars = [bar for item in plan.classes if (bar := item.error_bars) is not None]
+    is_endless = any(times.high is None for bar in bars for times in (bar.ttft_s, bar.tpot_s) if times is not None)
     return said(
         "90 % interval: nine of ten past predictions were off by no more than this." if bars else "",
         "To overload: GPUs as slow as our slowest predictions fall behind, and the queue grows." if is_endless else "",
-        f"Over this interval, {join_words(shares)} meet the SLO by formula." if shares else "",
     )
 
 

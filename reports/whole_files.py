@@ -110,10 +110,10 @@ def _identity(path: Path) -> object:
     return status.st_dev, status.st_ino
 
 
-def check_target(path: Path, *, force: bool, rival: str = "the file") -> None:
+def check_target(path: Path, *, force: bool, is_plan: bool = False) -> None:
     """Raise InputError unless a file may be written here; asked before long work, not after it.
 
-    rival: what would take the place of a plan, which is refused; empty for a plan.
+    is_plan: whether it is one; a plan in the place of another file is kept.
     """
     try:
         if path.is_dir():
@@ -122,8 +122,8 @@ def check_target(path: Path, *, force: bool, rival: str = "the file") -> None:
             raise InputError(f"{path} is not a regular file; choose another name")
         if path.is_symlink() and not path.exists():
             raise InputError(f"{path} is a link that leads nowhere; choose another name")
-        if rival and is_record(path):
-            raise InputError(f"{path} is a plan, which {rival} would replace; choose another name")
+        if not is_plan and is_record(path):
+            raise InputError(f"{path} is a plan, which the file would replace; choose another name")
         check_free(path, force=force)
         _try_a_file_in(Path(os.path.realpath(path)).parent)
     except OSError as error:
@@ -149,7 +149,7 @@ def check_directory(directory: Path, names: Iterable[str], *, force: bool) -> No
     except OSError as error:
         raise InputError(f"{directory} cannot be written: {error.strerror}") from error
     for path in paths if directory.exists() else ():
-        check_target(path, force=True, rival="")
+        check_target(path, force=True, is_plan=True)
     check_origin(directory, paths, None if force else is_output, ", or replace it with --force")
 
 

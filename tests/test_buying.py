@@ -238,7 +238,7 @@ def test_a_purchase_does_without_fleets_that_were_refuted(monkeypatch: pytest.Mo
     assert (record["used"], record["simulated"]) == (purchase.fleets, purchase.fleets)
     assert record["refuted"]
     assert "were simulated at the request rate that they are bought for" in shown
-    assert "TP1 at 20 req/s. It misses" in shown
+    assert "Simulated and ruled out: " in shown
     assert "by formula, not simulated" in " ".join(buying_text(by_formula, 100).split())
 
 

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +23,6 @@ from pdplan.exits import ExitCode
 from reports.answers.deployability import deploy_sentence, what_runs
 from reports.answers.plan import plan_page
 from reports.deploy.files import RECORD, WRITERS, deployment_files, differences, recorded_options
-from reports.deploy.formats import READERS, load_documents
 from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of
 from tests.golden_files import assert_golden
 
@@ -65,22 +64,20 @@ def test_a_change_of_one_place_is_told(target: str) -> None:
     tried = 0
     for path, whole in example(target)[1].items():
         for text in mutants(path, whole) if not re.search("dgd-with-planner|prefill-1-1|compose/h200", path) else ():
-            assert list(differences({path: whole}, {path: text})), (path, text)
+            assert differences({path: whole}, {path: text}), (path, text)
             tried += 1
     assert tried > 200 // STRIDE
 
 
 @pytest.mark.parametrize("target", WRITERS)
-def test_what_a_program_does_not_see_is_no_difference(target: str) -> None:
-    """Comments, the order of keys, and how YAML quotes and folds."""
+def test_comments_and_addresses_are_no_difference(target: str) -> None:
     planned = example(target)[1]
     other = {
-        path: "# mine\n" + yaml.safe_dump_all(yaml.safe_load_all(text), sort_keys=True)
-        if path.endswith(".yaml")
-        else text.replace("set -euo", "# mine\nset -euo")
+        path: text if ".json" in path else "# mine\n" + re.sub(r"(?m)^HOST_(\w+)=.*", r"HOST_\1=my-\1", text)
         for path, text in planned.items()
     }
-    assert list(differences(planned, other)) == []
+    assert sum(text != other[path] for path, text in planned.items()) > 5
+    assert differences(planned, other) == []
 
 
 def test_what_the_page_has_a_cluster_add_is_no_difference() -> None:
@@ -89,32 +86,25 @@ def test_what_the_page_has_a_cluster_add_is_no_difference() -> None:
     monitors = planned["monitoring/objects.yaml"].replace("metadata:\n", "metadata:\n  labels: {release: mine}\n")
     other = {**planned, "model-cache.yaml": claim, "monitoring/objects.yaml": monitors}
     assert sum(text != other[path] for path, text in planned.items()) == 2
-    assert list(differences(planned, other)) == []
+    assert differences(planned, other) == []
+
+
+PLANNED = "kind: Pod\nmetadata:\n  name: a\nargs:\n- --max\n- '1'\n"
 
 
 @pytest.mark.parametrize(
-    ("planned", "found", "sentence"),
+    ("old", "new", "place"),
     [
-        ("a: 1", "a: 2", "f.yaml: a is 2, not 1"),
-        ("a: 1", 'a: "1"', "f.yaml: a is '1', not 1"),
-        ("a: {b: [x, y]}", "a: {b: [x, z]}", "f.yaml: a: b[1] is 'z', not 'y'"),
-        ("a: [x, y]", "a: [x]", "f.yaml: a has 1 entry, not 2: number 2, 'y', is missing"),
-        ("a: [x]", "a: [x, w]", "f.yaml: a has 2 entries, not 1: number 2, 'w', is too many"),
-        ("a: [x]", "a: [w, x]", "f.yaml: a has 2 entries, not 1: they part at number 1, which is 'w', not 'x'"),
-        ("a: 1", "b: 1", "f.yaml: 'a' is missing"),
-        ("a: 1", "a: 1\nb: 1", "f.yaml: 'b' does not belong there"),
-        ("a: {labels: {b: c}}", "a: {labels: {b: c, d: e}}", "f.yaml: a: labels: 'd' does not belong there"),
-        ("a: b", f"a: {'c' * 200}", f"f.yaml: a is '{'c' * 79}..., not 'b'"),
+        ("'1'", "'2'", " - --max\n-- '1'\n+- '2'"),
+        ("- '1'\n", "", " - --max\n-- '1'"),
+        ("  name: a\n", "  name: a\n  labels: {}\n  spec: 1\n", "   name: a\n+  labels: {}\n+  spec: 1\n args:"),
+        ("  name: a\n", "  name: a\n  labels:\n    x: y\n", ""),
     ],
 )
-def test_a_difference_is_one_sentence(planned: str, found: str, sentence: str) -> None:
-    assert sentence in list(differences({"f.yaml": planned}, {"f.yaml": found}))
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, "a: &a [*a]", "a: &a 1\nb: *a", "\x00", "a: [", "!!x y"])
-def test_hostile_yaml_is_a_sentence(text: str) -> None:
-    with pytest.raises(InputError, match=r"^f\.yaml"):
-        load_documents("f.yaml", text)
+def test_a_difference_is_as_diff_has_it(old: str, new: str, place: str) -> None:
+    here = PLANNED.replace(old, new)
+    assert differences({"f.yaml": PLANNED}, {"f.yaml": here}) == [f"f.yaml:\n{place}"] * bool(place)
+    assert differences({"f.sh": "exec x --a 1"}, {"f.sh": "exec x --a 2"}) == ["f.sh:\n     --a\n-    1\n+    2"]
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +135,7 @@ def test_a_fault_is_a_line(deployed: tuple[Path, Path], capsys: pytest.CaptureFi
     finally:
         file.write_text(text, "utf-8")
     assert code == ExitCode.BAD_INPUT
-    assert re.search(r"^dgd\.yaml: .* is '512', not '128'", out, re.MULTILINE)
+    assert re.search(r"^dgd\.yaml:\n .*- --\S+\n-.*'128'\n\+.*'512'\n", out, re.MULTILINE)
     assert re.fullmatch(r"pdplan: error: \S+ does not deploy 'case' as it was evaluated: 1 fault\n", err)
 
 
@@ -168,7 +158,7 @@ NAMED = re.compile(r"(?:`|`sbatch |-f |--env-file )([\w*./-]+\.(?:sh|cfg|env|yam
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_file_is_compared_and_the_page_names_no_other(name: str) -> None:
     files = example(name)[1]
-    assert {PurePosixPath(path).suffix for path in files} <= {*READERS, ".md"}
+    assert differences(files, {}) == [f"{path} is missing" for path in files if path != "README.md"]
     assert [path for path in NAMED.findall(files["README.md"]) if not fnmatch.filter(files, path)] == []
 
 
@@ -209,9 +199,8 @@ def test_golden_refusals() -> None:
         text += f"### {name}: {target}\n{refused.value}\n"
     assert_golden("deploy/refusals.txt", text)
     nameless = plan_of((ALONE,), Ask(weight_dtype="int4"))
-    assert "name a checkpoint with --model (see" in deploy_sentence(nameless, what_runs(nameless), brief=True)
+    assert "name a checkpoint with --model (pdplan" in deploy_sentence(nameless, what_runs(nameless))
     assert "name a checkpoint with --model." in plan_page(nameless)
-    assert "load the weights of" not in plan_page(nameless)
 
 
 @pytest.mark.parametrize("name", [*ENGINES, "dynamo-by-length", "vllm-by-length", "llm-d-ranks"])

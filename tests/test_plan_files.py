@@ -125,7 +125,7 @@ def test_an_earlier_plan_says_of_its_pools_what_it_said_and_nothing_more() -> No
     assert engine_counts(plan.sensitivity.pools) == engine_counts(plan.pools)
     told = text_of(plan, width=100, color=False)
     assert "colocated 1 × H100 TP1 fp8/bf16  " in told  # of the comparison, without limits
-    assert "  fp8/bf16 (256/2,048)" in told  # of the front
+    assert "(256/2,048)" in told  # of the front
     assert Plan.model_validate_json(json_text(record_of(plan))) == plan
 
 

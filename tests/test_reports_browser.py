@@ -122,7 +122,7 @@ def test_it_loads_nothing_says_nothing_and_has_every_chart(site: Site, tmp_path:
     dom, console = site.visit("/report", tmp_path)
     assert console == []
     assert site.asked == ["/report"]
-    assert dom.count('<svg class="chart"') == 9
+    assert dom.count('<svg class="chart"') == 8
     assert dom.rstrip().endswith("</html>")
 
 

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from costmodel.metric import Metric
 from optimizer.plans.plan import Plan
 from reports.answers.plan import plan_document
-from reports.answers.plan_charts import arrivals_chart, fleets_charts, length_map, load_chart, loads
+from reports.answers.plan_charts import length_map, load_chart, loads
+from reports.answers.plan_details import simulated_fleets_section, workload_section
 from reports.charts import Path as Line
 from reports.charts import Rect, Text
 from reports.question import day_rate
 from reports.verdict import growth_sentence
-from tests.report_cases import RATES, latencies, load, simulated
+from tests.report_cases import RATES, load, simulated
 
 WITH_FLEET = ("disaggregated", "colocated", "hostile", "hundred-pools")
 
@@ -72,7 +73,7 @@ def test_any_histogram_is_binned_without_loss(buckets: list[tuple[float, float, 
 
 def test_latency_against_load_is_that_of_the_worst_class_over_its_limit(plan: Plan) -> None:
     points = loads(plan)
-    assert [(point.x, point.outcome) for point in points] == [(3.0, "yes"), (6.0, "yes"), (7.8, "yes"), (8.1, "no")]
+    assert [(point.rate, point.outcome) for point in points] == [(3.0, "yes"), (6.0, "yes"), (7.8, "yes"), (8.1, "no")]
     chat, batch = plan.classes
     for point, (_, factor) in zip(points, RATES, strict=True):
         ratios = [chat.ttft_s.p95 * factor / chat.ttft_limit_s, batch.ttft_s.p90 * factor / batch.ttft_limit_s]
@@ -83,15 +84,13 @@ def test_latency_against_load_is_that_of_the_worst_class_over_its_limit(plan: Pl
     assert load_chart(with_simulation(plan, goodput_rps=None, goodput_fails_rps=None)) is not None
 
 
-def test_the_legend_names_every_outcome_that_is_drawn(plan: Plan) -> None:
-    (chart,) = fleets_charts(plan)
-    outcomes, legend = {row[-1] for row in chart.table.rows}, " ".join(name for _, name in chart.legend)
-    assert "misses the SLO" in outcomes
-    assert all(outcome in legend for outcome in outcomes)
-    simulation = plan.simulation
-    slow = simulation.one_replica_less[0].model_copy(update={"latencies": [latencies(i, 4.0) for i in plan.classes]})
-    (beyond,) = fleets_charts(with_simulation(plan, one_replica_less=[slow], others=[]))
-    assert beyond.caption.endswith(" Fleets beyond 150 % stand at 150 %.")
+def test_every_simulated_fleet_stands_with_its_outcome(plan: Plan) -> None:
+    section = simulated_fleets_section(plan)
+    costs = [float(row[2].strip("$/h")) for row in section.table.rows]
+    assert costs == sorted(costs)
+    assert {"meets the SLO", "misses the SLO"} <= {row[-1] for row in section.table.rows}
+    assert "cheaper fleet" in section.title
+    assert simulated_fleets_section(load("disaggregated")).is_empty
 
 
 # --- a day -----------------------------------------------------------------------------------------------------------
@@ -103,12 +102,12 @@ def with_workload(plan: Plan, **workload: object) -> Plan:
     return plan.model_copy(update={"provenance": source})
 
 
-def test_a_daily_profile_is_drawn_and_the_mean_use_of_it_said() -> None:
+def test_a_daily_profile_is_told_with_the_mean_use_of_it() -> None:
     rates = [1.0] * 12 + [7.5] * 11 + [10.0]
     plan = with_workload(load("disaggregated"), diurnal={"requests_per_second_by_hour": rates, "percentile": 95})
-    chart = arrivals_chart(plan)
     assert day_rate(plan) == pytest.approx((12 + 7.5 * 12) / 24)
-    assert chart.title == "Planned for 7.5 req/s, of which the day's mean uses 56.7 %; 1 hour of the day is above it"
-    assert [float(row[1].removesuffix(" req/s")) for row in chart.table.rows] == rates
-    columns = [mark for mark in chart.drawing.marks if isinstance(mark, Rect) and mark.tip]
-    assert sorted(mark.tone for mark in columns) == ["over"] + ["prefill"] * 24
+    (demand, *_) = workload_section(plan, ()).sections
+    assert dict(demand.facts)["arrivals over time"] == (
+        "1 req/s to 10 req/s over the hours of a day, planned for 7.5 req/s, of which the day's mean uses 56.7 %; in 1 "
+        "hour more comes than that"
+    )

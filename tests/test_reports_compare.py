@@ -79,7 +79,7 @@ def test_the_command_writes_each_format_and_keeps_plans(tmp_path: Path) -> None:
         assert (tmp_path / name).read_text("utf-8") == text
     copy = tmp_path / "plan.json"
     copy.write_bytes((PLANS / "colocated.json").read_bytes())
-    with pytest.raises(Exception, match="is a plan, which the comparison would replace"):
+    with pytest.raises(Exception, match="is a plan, which the file would replace"):
         run("-o", str(copy), "--force")
 
 

@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from html.parser import HTMLParser
 
 import pytest
@@ -16,9 +16,9 @@ from optimizer.plans.plan import Plan
 from reports import numbers
 from reports.alternatives import distinct_alternatives
 from reports.answers.plan import plan_page
-from reports.answers.plan_charts import attainable, fleet_points, length_map, loads
-from reports.fleets import dearest_of_each_role
+from reports.answers.plan_charts import attainable, length_map, loads
 from reports.limits import tightest_limits
+from reports.slos import tails_of_limits
 from tests.golden_files import assert_golden
 from tests.report_cases import NAMES, load, markdown_of, simulated, with_accuracy, with_sensitivity
 
@@ -111,13 +111,13 @@ def test_a_simulated_page_has_every_section_and_its_charts_with_their_data() -> 
     page = plan_page(simulated(load("disaggregated")))
     assert page == plan_page(simulated(load("disaggregated")))
     walker = walk(page)
-    names = {"fleet", "cost-and-goodput", "slos", "what-binds", "alternatives", "workload", "sensitivity"}
+    names = {"fleet", "cost-and-goodput", "slos", "what-binds", "alternatives", "workload"}
     assert names | {"how-it-is-routed", "settings", "trust", "plan"} == set(walker.ids)
     links = {value[1:] for tag, attribute, value in walker.attributes if tag == "a" and attribute == "href" and value}
     assert links
     assert links <= set(walker.ids)
     labels = [value or "" for tag, name, value in walker.attributes if tag == "svg" and name == "aria-label"]
-    assert page.count("<figure") == page.count("<details><summary>Data") == len(set(labels)) == 8
+    assert page.count("<figure") == page.count("<details><summary>Data") == len(set(labels)) == 7
 
 
 # --- every number with a unit that a reader sees is one of the plan's, or follows from them by a rule named here
@@ -175,19 +175,30 @@ def derived(plan: Plan) -> Iterator[float]:
                     sums[key] = [share + weight, met + weight * route.attainment]
     yield from (number for share, met in sums.values() if share for number in (share, met / share))
     for item in plan.classes:
-        routes = [route for route in plan.routing if route.slo_class == item.name and route.share > 0]
-        met = [route.attainment * route.share for route in routes]
-        lengths = [route.isl for route in routes], [route.osl for route in routes]
-        yield from length_map(*lengths, met, [route.share for route in routes]).shares.values()
-    for pool in dearest_of_each_role(plan.pools):
+        yield from met_by_length(plan, item.name)
+    for pool in plan.pools:
         yield max(pool.operating_point.utilization.values())
     yield from (share for point in loads(plan) for share in point.used.values())
     yield from moved(plan)
-    yield from (share for point in fleet_points(plan) for share in point.used.values())
-    yield from (
-        row.cost_usd_per_hour / cost - 1 for row in (plan.simulation.one_replica_less if plan.simulation else ())
-    )
-    yield from (row.cost_usd_per_hour / cost - 1 for row in (plan.simulation.others if plan.simulation else ()))
+    yield from of_tried_fleets(plan)
+
+
+def of_tried_fleets(plan: Plan) -> Iterator[float]:
+    cost = plan.cost_usd_per_hour or math.nan
+    tried = [*plan.simulation.one_replica_less, *plan.simulation.others] if plan.simulation else []
+    yield from (row.cost_usd_per_hour / cost - 1 for row in tried)
+    for latencies in (
+        [row.latencies for row in plan.classes],
+        *(row.latencies for row in (*tried, *plan.alternatives)),
+    ):
+        yield from tails_of_limits(latencies, plan.classes).values()
+
+
+def met_by_length(plan: Plan, name: str) -> Iterable[float]:
+    routes = [route for route in plan.routing if route.slo_class == name and route.share > 0]
+    met = [route.attainment * route.share for route in routes]
+    lengths = [route.isl for route in routes], [route.osl for route in routes]
+    return length_map(*lengths, met, [route.share for route in routes]).shares.values()
 
 
 def moved(plan: Plan) -> Iterator[float]:

@@ -84,7 +84,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, 
 def test_the_json_is_the_same_again_and_its_parts_agree(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     value = answer(capsys, plan_file, "--requests", "1000", "--goodput", "--replications", "2")
     assert value == answer(capsys, plan_file, "--requests", "1000", "--goodput", "--replications", "2")
-    assert (value["schema"], value["rate_rps"], value["curve"]) == ("pdplan.simulation/1", 6.0, None)
+    assert (value["schema"], value["rate_rps"], value["curve"]) == ("pdplan.simulation/2", 6.0, None)
     assert (value["replications"], value["seeds"], value["until"]) == (2, [0, 1_000_003], None)
     assert 0.0 < value["half_width"] < 0.1
     assert value["goodput"]["rate_rps"] >= 6.0
@@ -99,7 +99,7 @@ def test_the_json_is_the_same_again_and_its_parts_agree(plan_file: Path, capsys:
     assert [case["name"] for case in value["classes"]] == ["fast", "slow"]
     for case in value["classes"]:
         assert case["attainment_low"] <= case["attainment"] <= case["attainment_high"]
-        ends, gaps = list(case["e2e_s"].values()), list(case["itl_max_s"].values())
+        ends, gaps = list(case["metrics"]["e2e"].values()), list(case["itl_max_s"].values())
         assert (ends, gaps) == (sorted(ends), sorted(gaps))
         assert ends[0] > case["ttft_s"]["p50"]
         assert gaps[0] >= case["tpot_s"]["p50"]

@@ -117,7 +117,7 @@ def test_llm_d_may_be_written_either_way(name: str, tmp_path: Path) -> None:
     assert (problem.inputs["target"], problem.constraints.balancing) == ("llm-d", Balancing.LEAST_REQUESTS)
     plan = optimize(problem, level=Level.QUICK)
     assert deployment_options(plan, target=name).target == "llm-d"
-    with pytest.raises(TypeError, match=r"deployment_options\(\) got an unexpected keyword argument 'imagge'"):
+    with pytest.raises(TypeError, match=r"got an unexpected keyword argument 'imagge'"):
         deployment_options(plan, imagge="x")
 
 

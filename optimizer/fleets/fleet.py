@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -97,3 +97,25 @@ def shared_out(pools: Sequence[FleetPool], weights: Sequence[FloatArray]) -> Fle
         return weight / later * transfer_share if pool.role is Role.DECODE else weight / first
 
     return Fleet(tuple(replace(pool, route=share(pool, weight)) for pool, weight in pairs))
+
+
+def first_fit(engines: Iterable[tuple[int, int, int]]) -> list[tuple[range, int]]:
+    """The nodes of each engine, by their numbers among those of its GPU type, and its first GPU there.
+
+    It stands on the first node with enough free GPUs; one larger than a node on new ones, with as many GPUs on each.
+    engines: GPU type, GPUs of the engine, GPUs of a node.
+
+    >>> first_fit([(0, 4, 8), (0, 4, 8), (1, 8, 8), (0, 16, 8)])
+    [(range(0, 1), 0), (range(0, 1), 4), (range(0, 1), 0), (range(1, 3), 0)]
+    """
+    used_gpus: dict[int, list[int]] = {}
+    places = []
+    for offer, gpus, size in engines:
+        used, nodes = used_gpus.setdefault(offer, []), -(-gpus // size)
+        roomy = (number for number, taken in enumerate(used) if nodes == 1 and taken + gpus <= size)
+        first = next(roomy, len(used))
+        used += [0] * (first + nodes - len(used))
+        places.append((range(first, first + nodes), used[first]))
+        for number in places[-1][0]:
+            used[number] += -(-gpus // nodes)
+    return places

@@ -26,7 +26,7 @@ from costmodel.engine import Role
 from costmodel.units import DAY, SECONDS_PER_HOUR
 from costmodel.words import plural
 from optimizer.fleets.evaluate import evaluate, keeps_goals, replicas_at
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, first_fit
 from optimizer.fleets.purchase import fleet_cost, fleet_gpus, offer_costs, offer_prices
 from optimizer.loads.bisection import bisection, largest_load
 from optimizer.loads.effort import Progress, silent
@@ -183,26 +183,16 @@ def _losses(instance: Instance, fleet: Fleet, count: int, needed_engines: Engine
 
 
 def nodes_of(instance: Instance, fleet: Fleet) -> dict[int, list[set[tuple[int, int]]]]:
-    """Nodes of each offer and the engines on them, as (pool, number): each on the first node that has room.
-
-    An engine that is larger than a node takes whole nodes.
-    """
-    nodes: dict[int, list[set[tuple[int, int]]]] = {}
-    free: dict[int, list[int]] = {}
-    for index, pool in enumerate(fleet.pools):
-        offer = int(instance.tables.offer[pool.shape])
-        size, gpus = instance.problem.offers[offer].accelerator.node_size, int(instance.tables.gpus[pool.shape])
-        engines, room = nodes.setdefault(offer, []), free.setdefault(offer, [])
-        for number in range(pool.replicas):
-            node = next((k for k, space in enumerate(room) if space >= gpus), len(room))
-            if node == len(room):
-                new = -(-gpus // size)
-                engines += [{(index, number)} for _ in range(new)]
-                room += [max(size - gpus, 0)] * new
-            else:
-                engines[node].add((index, number))
-                room[node] -= gpus
-    return nodes
+    """Nodes of each offer and the engines on them, as (pool, number)."""
+    offers, gpus = (column.astype(int).tolist() for column in (instance.tables.offer, instance.tables.gpus))
+    sizes = [offer.accelerator.node_size for offer in instance.problem.offers]
+    engines = [(index, number, pool.shape) for index, pool in enumerate(fleet.pools) for number in range(pool.replicas)]
+    places = first_fit((offers[shape], gpus[shape], sizes[offers[shape]]) for *_, shape in engines)
+    nodes: dict[int, dict[int, set[tuple[int, int]]]] = {}
+    for (index, number, shape), (numbers, _) in zip(engines, places, strict=True):
+        for node in numbers:
+            nodes.setdefault(offers[shape], {}).setdefault(node, set()).add((index, number))
+    return {offer: list(by_number.values()) for offer, by_number in nodes.items()}
 
 
 def engines_against_nodes(needed: int, on_node: int, count: int) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from pdplan.files import stated_fleet
 from pdplan.options import (
     PATH,
     Choice,
+    Whole,
     collected,
     confidence_option,
     json_option,
@@ -23,7 +24,6 @@ from pdplan.options import (
     prices_option,
     seconds,
     set_option,
-    whole,
     with_console,
 )
 from search_spaces.bounds import NO_TARGET, SEED, TARGET_NAMES, TARGET_SPELLINGS, Bounds
@@ -68,7 +68,7 @@ FRONT = Bounds(2, 10_000)
 )
 @click.option(
     "--front",
-    type=whole(FRONT),
+    type=Whole(FRONT),
     help="With --effort standard or thorough: also simulate up to N fleets near the plan's, to show what a dollar more "
     "buys in latency.",
 )
@@ -78,7 +78,7 @@ FRONT = Bounds(2, 10_000)
     help="With --effort thorough or --front: keep the tuning study in a file, sqlite:///FILE or journal:FILE, for "
     "optuna-dashboard. A later run of the same problem continues it.",
 )
-@click.option("--seed", type=whole(SEED), help="Random seed; overrides the file's.")
+@click.option("--seed", type=Whole(SEED), help="Random seed; overrides the file's.")
 @confidence_option
 @prices_option
 @set_option
@@ -142,7 +142,7 @@ def show_plan(console: Console, plan: Plan, output: Path | None, *, as_json: boo
     from reports.answers.deployability import what_runs
     from reports.answers.plan import plan_document, plan_page
     from reports.text import json_text, record_of
-    from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory, write_whole
+    from reports.whole_files import PLAN_FILE, REPORT_FILE
 
     if as_json and output is None:
         console.show(record_of(plan))
@@ -150,10 +150,8 @@ def show_plan(console: Console, plan: Plan, output: Path | None, *, as_json: boo
     runs = what_runs(plan)
     document = plan_document(plan, runs, brief=output is None and not console.verbose)
     if output is not None:
-        texts = {output / PLAN_FILE: json_text(record_of(plan)), output / REPORT_FILE: plan_page(plan, document)}
-        check_directory(output, (PLAN_FILE, REPORT_FILE), force=force)
-        write_whole(texts)
-        console.note(f"wrote {' and '.join(map(str, texts))}")
+        texts = {PLAN_FILE: json_text(record_of(plan)), REPORT_FILE: plan_page(plan, document)}
+        console.write_folder(output, texts, force=force)
         document = document if console.verbose else plan_document(plan, runs, brief=True)
     console.show(record_of(plan) if as_json else document)
 
@@ -233,7 +231,7 @@ def evaluate(
     from reports.answers.plan import evaluation_document
     from reports.text import json_text, record_of
     from reports.views import html_view
-    from reports.whole_files import EVALUATION_FILE, EVALUATION_PAGE, check_directory, write_whole
+    from reports.whole_files import EVALUATION_FILE, EVALUATION_PAGE, check_directory
 
     fleet_file: Path | None = options["fleet_file"]
     overrides = parse_settings(options["settings"], confidence=options["confidence"])
@@ -247,9 +245,7 @@ def evaluate(
     record = record_of(evaluation)
     if output is not None:
         page = html_view(evaluation_document(evaluation, brief=False), record, "evaluation")
-        texts = {output / EVALUATION_FILE: json_text(record), output / EVALUATION_PAGE: page}
-        write_whole(texts)
-        console.note(f"wrote {' and '.join(map(str, texts))}")
+        console.write_folder(output, {EVALUATION_FILE: json_text(record), EVALUATION_PAGE: page}, force=force)
     following = _next_step(file, fleet_file, evaluation.outcome)
     document = evaluation_document(evaluation, brief=not console.verbose, next_step=following)
     return console.answer(document, record, as_json=as_json)

@@ -13,17 +13,17 @@ from click.core import ParameterSource
 from costmodel.errors import InputError, shown
 from costmodel.units import HOURS_PER_DAY
 from pdplan.console import Console
-from pdplan.files import Output, View, answer_options, read_fleet, read_plan, view_options
+from pdplan.files import Output, answer_options, read_fleet, read_plan, view_options
 from pdplan.options import (
     PATH,
     Choice,
+    Whole,
     alternative_option,
     force_option,
     pairs,
     per_second,
     seconds,
     share_within,
-    whole,
     with_console,
 )
 from search_spaces import bounds
@@ -60,17 +60,17 @@ def day_profile(_context: click.Context, _parameter: click.Parameter, value: str
     "such as 0.4,1,0.8; default: a steady rate.",
 )  # fmt: skip
 @click.option(
-    "--concurrency", type=whole(bounds.CONCURRENCY),
+    "--concurrency", type=Whole(bounds.CONCURRENCY),
     help="Closed loop: N requests at a time; when one ends, the next one starts.",
 )  # fmt: skip
 @click.option("--trace", type=PATH, metavar="TRACE", help="Replay the first --requests requests of a trace.")
 @click.option(
-    "--requests", type=whole(bounds.SIMULATED_REQUESTS),
+    "--requests", type=Whole(bounds.SIMULATED_REQUESTS),
     help="Requests in each run; default: 20,000, or more if these do not fill the fleet.",
 )  # fmt: skip
-@click.option("--seed", type=whole(bounds.SEED), default=0, help="Seed of the random requests.")
+@click.option("--seed", type=Whole(bounds.SEED), default=0, help="Seed of the random requests.")
 @click.option(
-    "--replications", type=whole(bounds.REPLICATIONS), metavar="K",
+    "--replications", type=Whole(bounds.REPLICATIONS), metavar="K",
     help="Number of runs, each with its own seed; default: 1, and up to 4 while a class is undecided.",
 )  # fmt: skip
 @click.option(
@@ -151,8 +151,8 @@ MOST_STRAYS = 5
 
 @click.command(short_help="View a plan.json again, as text, HTML, Markdown or JSON.")
 @click.argument("file", type=PATH)
-@view_options("its view")
-def report(console: Console, /, *, file: Path, view: View, alternative: int) -> None:
+@view_options
+def report(console: Console, /, *, file: Path, view: Output, alternative: int) -> None:
     """Examples:
 
     \b
@@ -166,21 +166,22 @@ def report(console: Console, /, *, file: Path, view: View, alternative: int) -> 
     from reports.answers.plan import plan_document
     from reports.text import record_of
 
-    if view.form == "json":
-        view = replace(view, rival="")
+    forms = [view.screen, *(form for _, form, _ in view.files)]
+    if "json" in forms:
+        view = replace(view, is_plan=True)
     view.check(FILE=file)
     plan = read_plan(file, alternative)
     following = f"pdplan simulate {quote(str(file))} --alternative {alternative}" if alternative > 1 else None
-    brief = view.is_screen and not console.verbose
-    document = plan_document(plan, brief=brief, next_step=following if view.form == "text" else "")
-    view.show(console, document, record_of(plan), "plan")
+    brief = view.screen == "text" and not console.verbose
+    document = plan_document(plan, brief=brief, next_step=following if "text" in forms else "")
+    view.show(console, document, record_of(plan), name="plan")
 
 
 @click.command(short_help="Compare two plan.json: price, fleet, SLOs, settings, inputs.")
 @click.argument("before", type=PATH)
 @click.argument("after", type=PATH, required=False)
-@view_options("the comparison")
-def compare(console: Console, /, *, before: Path, after: Path | None, alternative: int, view: View) -> None:
+@view_options
+def compare(console: Console, /, *, before: Path, after: Path | None, alternative: int, view: Output) -> None:
     """Examples:
 
     \b
@@ -199,7 +200,7 @@ def compare(console: Console, /, *, before: Path, after: Path | None, alternativ
     if after is None and alternative == 1:
         raise InputError("AFTER: name a second plan, or one of BEFORE's own alternatives with --alternative N")
     comparison = compare_plans(read_plan(before), read_plan(after or before, alternative))
-    view.show(console, comparison_document(comparison), comparison_record(comparison), "comparison")
+    view.show(console, comparison_document(comparison), comparison_record(comparison), name="comparison")
 
 
 @click.command(short_help="Write the files that run what a plan evaluated.")
@@ -272,8 +273,8 @@ def deploy(
     or a fleet file. Where the target or its engine cannot run the plan, one sentence says so, and nothing
     is written.
 
-    With --check, each changed place of the files in DIR is one line of output. Files that are not of this
-    plan have a line of their own. Exits with 2 if there is any change.
+    With --check, shows each changed place of the files in DIR as diff does: - as planned, + as it is. Files
+    that are not of this plan have a line of their own. Exits with 2 if there is any change.
     """
     from pdplan.api import deployment_options
     from reports.answers.deployability import deploy_sentence, what_runs
@@ -322,8 +323,7 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
     if not differences:
         console.show(f"{directory} deploys {shown(plan.name)} as it was evaluated")
         return
-    for sentence in differences:
-        console.show(sentence)
+    console.show("\n".join(differences))
     faults = plural(len(differences), "fault")
     raise InputError(f"{directory} does not deploy {shown(plan.name)} as it was evaluated: {faults}")
 
@@ -338,11 +338,11 @@ LEAST = Bounds(1, 100_000)
 
 @click.command(short_help="Say which loss of a replica or node breaks an SLO.")
 @click.argument("file", metavar="PLAN", type=PATH)
-@click.option("--losses", type=whole(LOSSES), default=1, help="Replicas or nodes lost at once.")
-@click.option("--requests", type=whole(bounds.RUN_REQUESTS),
+@click.option("--losses", type=Whole(LOSSES), default=1, help="Replicas or nodes lost at once.")
+@click.option("--requests", type=Whole(bounds.RUN_REQUESTS),
               help="Fewest requests to simulate after each loss; default: those of each run that proved the plan, but "
               "at least 5,000.")  # fmt: skip
-@click.option("--seed", type=whole(bounds.SEED), default=0, help="Seed of the requests.")
+@click.option("--seed", type=Whole(bounds.SEED), default=0, help="Seed of the requests.")
 @answer_options("Write a page.")
 def resilience(console: Console, /, *, file: Path, losses: int, requests: int | None, seed: int, output: Output) -> int:
     """Examples:
@@ -394,8 +394,8 @@ def resilience(console: Console, /, *, file: Path, losses: int, requests: int | 
     metavar="RATE,…",
     help="24 mean rates [1/s]; default: the daily profile of the plan.",
 )
-@click.option("--least", type=whole(LEAST), default=1, help="Fewest replicas of every pool.")
-@click.option("--requests", type=whole(bounds.RUN_REQUESTS), default=5_000,
+@click.option("--least", type=Whole(LEAST), default=1, help="Fewest replicas of every pool.")
+@click.option("--requests", type=Whole(bounds.RUN_REQUESTS), default=5_000,
               help="Fewest requests to simulate for each rate and fleet.")  # fmt: skip
 @answer_options("Write a page.")
 def autoscale(

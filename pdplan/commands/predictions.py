@@ -19,6 +19,7 @@ from pdplan.options import (
     PATH,
     Choice,
     Flags,
+    Whole,
     alternative_option,
     catalog_option,
     json_option,
@@ -26,7 +27,6 @@ from pdplan.options import (
     replica_options,
     share_within,
     weight_dtype_option,
-    whole,
     with_console,
 )
 from reports.document import Document, Section, table_of
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from search_spaces.calibration import Calibration, Setup
     from search_spaces.problem import Offer, Problem
 
-LENGTH = whole(bounds.TOKENS)
-REQUESTS = whole(bounds.MAX_NUM_SEQS)
+LENGTH = Whole(bounds.TOKENS)
+REQUESTS = Whole(bounds.MAX_NUM_SEQS)
 
 
 @click.command(short_help="Show one replica in numbers: times, MFU, MBU, batch, what binds.")
@@ -62,7 +62,7 @@ REQUESTS = whole(bounds.MAX_NUM_SEQS)
 @click.option("--batch", type=REQUESTS, help="Requests that run at once; default: all that fit.")
 @click.option("--max-num-seqs", type=REQUESTS, default=1024, help="Most requests that run at once.")
 @click.option(
-    "--max-num-batched-tokens", type=whole(bounds.MAX_NUM_BATCHED_TOKENS), default=8192,
+    "--max-num-batched-tokens", type=Whole(bounds.MAX_NUM_BATCHED_TOKENS), default=8192,
     help="Most tokens in one step.",
 )  # fmt: skip
 @click.option(
@@ -293,7 +293,7 @@ def _page(value: dict[str, Any]) -> Document:
     help="Share of HBM that the engine used; default: the engine's.",
 )  # fmt: skip
 @click.option(
-    "--max-num-seqs", type=whole(bounds.MAX_NUM_SEQS), help="Most requests that run at once; default: no limit."
+    "--max-num-seqs", type=Whole(bounds.MAX_NUM_SEQS), help="Most requests that run at once; default: no limit."
 )
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write a catalog file with the fitted figures.")
 @json_option

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,25 +11,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.errors import InputError, shown
-from costmodel.metric import METRICS
 from pdplan.console import Console
 from pdplan.files import Decorator, Output, problem_options
-from pdplan.options import PATH, Choice, share_within, verify_option, whole
+from pdplan.options import PATH, Choice, Whole, share_within, verify_option
 from search_spaces import bounds
 from search_spaces.bounds import JOBS, OVER, Bounds
 
 if TYPE_CHECKING:
-    from optimizer.whatif.answer import ScenarioAnswer, ScenarioEffort
-    from optimizer.whatif.solver import Sweep
+    from optimizer.whatif.answer import ScenarioEffort
     from reports.document import Document
     from search_spaces.problem import Problem
     from search_spaces.scenarios import SweepAxis
 
     Reply = tuple[str, Any, Document]
     """An answer: its key and its record in the JSON document, and as a document."""
-
-MOST_UNLOGGED = 10_000
-"""More scenarios than that, minutes to hours of work, are solved only with a log to go on from."""
 
 
 def chunks_of(_context: click.Context | None, _parameter: click.Parameter | None, text: str | None) -> tuple[int, ...]:
@@ -54,7 +47,7 @@ def share_option(name: str, words: str, limits: Bounds = bounds.PART) -> Decorat
 def jobs_option(noun: str) -> Decorator:
     """Add --jobs; noun: what the processes solve."""
     words = f"Processes that solve the {noun}; default: one per core."
-    return click.option("--jobs", type=whole(JOBS), metavar="N", help=words)
+    return click.option("--jobs", type=Whole(JOBS), metavar="N", help=words)
 
 
 class WithLevers(click.Command):
@@ -140,13 +133,23 @@ def whatif(console: Console, problem: Problem, /, *, file: Path, output: Output,
     Exits with 3 when no scenario has a fleet that meets the SLOs.
     """
     from optimizer.fleets.error_bars import price_remarks
-    from optimizer.whatif.answer import ScenarioEffort
+    from optimizer.whatif.answer import ScenarioEffort, sweep_rows
+    from pdplan.api import solved_sweep
+    from reports.answers.whatif import sweep_document
     from reports.scenarios import whatif_document
+    from search_spaces.scenarios import parse_axis
 
     sweeps = bool(options["axes"] or options["names"])
-    check_questions(options, "--csv" if output.csv else "--parquet" if output.parquet else "", sweeps=sweeps)
+    check_questions(options, output.rows_flag, sweeps=sweeps)
     effort, remarks = ScenarioEffort.SIMULATED if options["simulated"] else ScenarioEffort.FULL, price_remarks(problem)
-    replies = [sweep_answer(console, problem, effort, options)] if sweeps else []
+    replies: list[Reply] = []
+    if sweeps:
+        named = {name: options[name] for name in ("full", "gap", "jobs", "resume", "address")}
+        named |= {"simulate": options["simulated"], "verify": options["looks"]}
+        axes = [parse_axis(axis) for axis in options["axes"]]
+        with console.milestones() as progress:
+            used, results = solved_sweep(problem, axes, options["names"], progress=progress, **named)
+        replies.append(("rows", sweep_rows(results), sweep_document(results, used.value)))
     with console.progress() as progress:
         replies += answers(problem, effort, options, progress or (lambda _what, _share: None))
     record = {"schema": "pdplan.whatif/3", "file": str(file), "search": effort.value, "simulated": options["simulated"]}
@@ -174,48 +177,6 @@ def check_questions(options: Mapping[str, Any], table: str, *, sweeps: bool) -> 
         raise InputError("--between is the range of --break-even, which is not stated")
 
 
-# --- the sweep ------------------------------------------------------------------------------------------------------
-
-
-def sweep_answer(console: Console, problem: Problem, effort: ScenarioEffort, options: Mapping[str, Any]) -> Reply:
-    """The rows of a sweep; a sweep of many is solved simply, unless --full is stated."""
-    from optimizer.whatif.answer import sweep_rows
-    from optimizer.whatif.solver import sweep_of
-    from reports.answers.whatif import sweep_document
-    from search_spaces.scenarios import chosen_scenarios, parse_axis
-
-    axes, scenarios = [parse_axis(axis) for axis in options["axes"]], chosen_scenarios(problem, options["names"])
-    count = math.prod(len(axis.values) for axis in axes) * max(len(scenarios), 1)
-    if count > MOST_UNLOGGED and options["resume"] is None:
-        raise InputError(
-            f"the axes make {count:,} scenarios; more than {MOST_UNLOGGED:,} need --resume LOG, which keeps "
-            "finished rows to go on from"
-        )
-    stated_effort = effort if options["full"] or options["simulated"] else None
-    looks = 0 if options["simulated"] else options["looks"]  # every fleet is simulated then
-    sweep = sweep_of(problem, axes, scenarios, stated_effort, options["gap"], looks)
-    results = swept(console, sweep, options["jobs"], options["resume"], options["address"])
-    return "rows", sweep_rows(results), sweep_document(results, sweep.effort.value)
-
-
-def swept(
-    console: Console, sweep: Sweep, jobs: int | None, journal: Path | None = None, address: str | None = None
-) -> list[ScenarioAnswer]:
-    """All answers of a sweep, from this machine's cores or from a cluster, with a progress bar."""
-    from optimizer.whatif.solver import run_sweep
-    from optimizer.whatif.workers import Journal, all_cores, dask_executor, local_executor
-
-    log = None if journal is None else Journal(journal, sweep.key)
-    workers = min(jobs or all_cores(), len(sweep.scenarios))
-    with ExitStack() as stack:
-        progress = stack.enter_context(console.milestones())
-        if address is None:
-            executor = stack.enter_context(local_executor(workers))
-        else:
-            executor, workers = stack.enter_context(dask_executor(address))
-        return run_sweep(sweep, executor, workers, log, progress)
-
-
 # --- questions about the best fleet ---------------------------------------------------------------------------------
 
 
@@ -227,6 +188,7 @@ def answers(
     from optimizer.whatif.answer import Answer
     from optimizer.whatif.curves import chunk_curve
     from optimizer.whatif.solver import answer
+    from pdplan.api import range_of
     from reports.answers import curves, whatif
     from reports.scenarios import no_fleet_document
 
@@ -234,8 +196,8 @@ def answers(
     second = f", {looks} fleets at most simulated" if looks else ""
     if key := options["break_even"]:
         tell(f"fleets along {key}", 0.0)
-        bounds = bounds_of(options["between"], key) if options["between"] else None
-        curve = sensitivity.break_even(problem, key, bounds, effort, looks=looks)
+        ends = range_of(key, options["between"])
+        curve = sensitivity.break_even(problem, key, ends, effort, looks=looks)
         document = curves.break_even_document(curve, simulable=sensitivity.by_price(problem, key))
         yield "break_even", curves.curve_record(curve), document
     if options["shadow_prices"]:
@@ -258,33 +220,6 @@ def answers(
             yield "chunks", None, no_fleet_document("No fleet meets the SLO.", chunks)
         else:
             yield "chunks", curves.chunk_record(chunks), curves.chunk_document(chunks)
-
-
-# --- ranges ---------------------------------------------------------------------------------------------------------
-
-_LIKE = {"rate": "5/s:40/s", "attainment": "50%:99%"} | {str(metric): row.span for metric, row in METRICS.items()}
-"""Ranges of levers whose values have units."""
-
-
-def bounds_of(text: str, key: str) -> tuple[float, float]:
-    """Read LOW:HIGH of --between in units of a lever.
-
-    >>> bounds_of("300ms:2s", "ttft"), bounds_of("50%:99%", "attainment")
-    ((0.3, 2.0), (0.5, 0.99))
-    """
-    from search_spaces.quantities import QuantityError
-    from search_spaces.scenarios import number_of
-
-    low, colon, high = text.partition(":")
-    if not (low and colon and high):
-        raise InputError(f"--between {shown(text)} is not LOW:HIGH, such as {_LIKE.get(key, '1:8')}")
-    try:
-        ends = number_of(key, low), number_of(key, high)
-    except QuantityError as error:
-        raise InputError(f"--between {shown(text)} is not LOW:HIGH in units of {key}: {error}") from None
-    if not -math.inf < ends[0] < ends[1] < math.inf:
-        raise InputError(f"--between {shown(text)}: LOW must be below HIGH, and both finite")
-    return ends
 
 
 # --- the curve and the map ------------------------------------------------------------------------------------------
@@ -331,15 +266,13 @@ def frontier(
     Exits with 3 when no value in the range has a fleet that meets the SLOs.
     """
     from optimizer.fleets.error_bars import price_remarks
-    from optimizer.whatif.curves import frontier as curve_over
-    from optimizer.whatif.curves import ramp_of
+    from pdplan import api
     from reports.answers.curves import QUESTIONS, curve_record, frontier_document, frontier_rows
     from reports.scenarios import whatif_document
 
-    remarks, unit = price_remarks(problem), over if over == "budget" else ramp_of(problem, over).key
-    bounds = None if between is None else bounds_of(between, unit)
+    remarks = price_remarks(problem)
     with console.milestones() as progress:
-        curve = curve_over(problem, over, bounds, looks=looks, progress=progress)
+        curve = api.frontier(problem, over, between=between, verify=looks, progress=progress)
     record = {"schema": "pdplan.frontier/3", "file": str(file)} | curve_record(curve) | {"price_remarks": remarks}
     document = whatif_document([frontier_document(curve)], remarks, (QUESTIONS[over], problem.name))
     return output.show(console, document, record, frontier_rows(curve))
@@ -393,20 +326,21 @@ def map_command(
     Exits with 3 when no combination has a fleet that meets the SLOs.
     """
     from optimizer.fleets.error_bars import price_remarks
-    from optimizer.whatif.answer import ScenarioEffort
-    from optimizer.whatif.solver import sweep_of
+    from pdplan.api import solved_sweep
     from reports.answers.whatif import ROLES, SHAPES, map_document, map_rows
     from reports.scenarios import whatif_document
     from search_spaces.scenarios import SweepAxis
 
     axes = axes_of(problem, levers)
     keys, shapes = [axis.key for axis in axes], SweepAxis(ROLES, tuple(map(list, SHAPES.values())))
-    sweep = sweep_of(problem, [*axes, shapes], (), ScenarioEffort.FULL if full else None, gap=False, looks=looks)
-    results = swept(console, sweep, jobs)
+    with console.milestones() as progress:
+        effort, results = solved_sweep(
+            problem, [*axes, shapes], full=full, gap=False, verify=looks, jobs=jobs, progress=progress
+        )
     remarks, rows = price_remarks(problem), map_rows(keys, results)
     record = {"schema": "pdplan.map/2", "file": str(file), "over": keys, "rows": rows, "price_remarks": remarks}
     about = ("Where does disaggregation pay?", problem.name)
-    document = whatif_document([map_document(keys, results, sweep.effort.value)], remarks, about)
+    document = whatif_document([map_document(keys, results, effort.value)], remarks, about)
     return output.show(console, document, record, rows)
 
 
@@ -442,7 +376,7 @@ def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
     help="YAML file with the keys of procurement:; its sections replace those of FILE.",
 )  # fmt: skip
 @click.option(
-    "--months", type=whole(bounds.MONTHS), metavar="N", help="Months to plan for; default: as the terms say, else 12."
+    "--months", type=Whole(bounds.MONTHS), metavar="N", help="Months to plan for; default: as the terms say, else 12."
 )
 @share_option(
     "--growth", "Expected growth of the rate per month, such as 5%; default: as the terms say, else 0%.", bounds.GROWTH
@@ -454,7 +388,7 @@ def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
     "--high", "Growth per month at the upper end of the band; default: as the terms say, else --growth.", bounds.GROWTH
 )
 @verify_option(40)
-@problem_options("Write a page with a chart.", prices=False, reads=("terms",))
+@problem_options("Write a page.", prices=False, reads=("terms",))
 def buy(
     console: Console, problem: Problem, /, *, terms: Path | None, looks: int, output: Output, **changes: Any
 ) -> int:

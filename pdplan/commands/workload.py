@@ -17,11 +17,11 @@ from pdplan.options import (
     PATH,
     Choice,
     Flags,
+    Whole,
     force_option,
     json_option,
     pairs,
     per_second,
-    whole,
     with_console,
 )
 from reports.document import Document, Section, table_of
@@ -60,9 +60,9 @@ LEVELS = ("p50", "p90", "p95", "p99", "p100")
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write a workload.yaml.")
 @click.option("--model", default="Llama-3.1-70B", metavar="NAME", help="Model of the workload.yaml.")
 @click.option("--rate", callback=per_second, metavar="RATE", help="Rate to plan for, e.g. 20/s; default: the trace's.")
-@click.option("--buckets", type=whole(BUCKETS), default=48, help="Buckets of the length histogram.")
-@click.option("--limit", type=whole(WHOLE), help="Read the first N requests only.")
-@click.option("--max-tokens", type=whole(MAX_TOKENS), help="Leave out requests of more than N tokens, ISL + OSL.")
+@click.option("--buckets", type=Whole(BUCKETS), default=48, help="Buckets of the length histogram.")
+@click.option("--limit", type=Whole(WHOLE), help="Read the first N requests only.")
+@click.option("--max-tokens", type=Whole(MAX_TOKENS), help="Leave out requests of more than N tokens, ISL + OSL.")
 @json_option
 @force_option
 @with_console

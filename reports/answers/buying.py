@@ -21,8 +21,7 @@ from optimizer.procurement.buying import (
     least_use,
     payback_months,
 )
-from reports.charts import Axis, draw_stacks, round_steps
-from reports.document import Chart, Column, Document, Section, Table, said, table_of
+from reports.document import Column, Document, Section, Table, said, table_of
 from reports.fleets import fleet_line
 from reports.numbers import (
     MISSING,
@@ -34,21 +33,9 @@ from reports.numbers import (
     rate,
     signed_percent,
     significant,
-    whole_dollars,
 )
 from search_spaces.buying_terms import Contract, Tier
 
-REFUTED: Final = 3
-"""Refuted fleets that sentences tell of; the JSON document has all of them."""
-TONES: Final = {
-    Tier.ON_DEMAND: "part-communication",
-    Tier.SPOT: "part-attention",
-    Tier.RESERVED_1: "part-gemm",
-    Tier.RESERVED_3: "heat-4",
-    Tier.PURCHASE: "part-experts",
-    Tier.OWNED: "part-host",
-}
-"""Colour of each tier."""
 ACTIONS: Final = {
     Tier.RESERVED_1: "reserve {} for 1 year",
     Tier.RESERVED_3: "reserve {} for 3 years",
@@ -175,7 +162,7 @@ def buying_document(purchase: BuyingPlan) -> Document:
     return Document(
         headline=(*missed_sentences(purchase), *verdict(purchase)),
         sections=(
-            Section(sentences=(*deciding_sentences(purchase), *value_left(purchase)), charts=(_cost_chart(purchase),)),
+            Section(sentences=(*deciding_sentences(purchase), *value_left(purchase))),
             Section(f"Contracts: what to sign, and when, {expected}", table=signing_table(purchase)),
             Section("Growth: what to sign later, and the cost, by growth of the demand", table=paths_table(purchase)),
             Section(f"Months: {expected}, {money(purchase.expected.total)} in all", table=months_table(purchase)),
@@ -225,8 +212,8 @@ def signing_table(purchase: BuyingPlan) -> Table:
             f"{item.count} × {contract_name(purchase, item.contract)}",
             f"month {item.first + 1}",
             f"month {months if item.contract.term is None else item.first + item.contract.term}",
-            whole_dollars(item.count * item.contract.once),
-            whole_dollars(item.count * item.contract.monthly),
+            money(item.count * item.contract.once),
+            money(item.count * item.contract.monthly),
         )
         for item in (*purchase.now, *purchase.expected.later)
     ]
@@ -258,11 +245,11 @@ def months_table(purchase: BuyingPlan) -> Table:
     rows = []
     for record, usd in zip(_months(purchase), cost.tolist(), strict=True):
         gpus = " + ".join(f"{need} {name}" for name, need in record["peak_gpus"].items() if need)
-        costs = map(whole_dollars, (sum(usd), *usd))
+        costs = map(money, (sum(usd), *usd))
         rates = (significant(record[key]) for key in ("peak_rps", "sized_for_rps"))
         rows.append((str(record["month"]), *rates, gpus, *costs))
     sums = cost.sum(axis=0).tolist()
-    rows.append(("all", MISSING, MISSING, MISSING, *map(whole_dollars, (sum(sums), *sums))))
+    rows.append(("all", MISSING, MISSING, MISSING, *map(money, (sum(sums), *sums))))
     peak = Column("GPUs at the peak", shrink=True, lines=2)
     sized = Column("sized for req/s", "right", optional=True)
     return table_of(("month", "#peak req/s", sized, peak, "#cost", *(f"#{tier.value}" for tier in tiers)), rows)
@@ -421,10 +408,7 @@ def _assumptions(purchase: BuyingPlan) -> tuple[str, ...]:
 
 
 def _simulation_sentences(purchase: BuyingPlan) -> tuple[str, ...]:
-    """Which of the fleets that serve an hour of some path were simulated, and which fleets are not used therefore.
-
-    Of those that missed each is told once for all settings; of many, their number and a few.
-    """
+    """Which of the fleets that serve an hour of some path were simulated, and how many are not used therefore."""
     proven_fleets, fleet_count, number = purchase.held, purchase.fleets, len(purchase.held) + len(purchase.missed)
     before = "Before a month begins, run pdplan optimize for its rates."
     if not number:
@@ -438,48 +422,12 @@ def _simulation_sentences(purchase: BuyingPlan) -> tuple[str, ...]:
         sentence += f" {many} of them meet the SLO; the closest with {where}."
     if number < fleet_count:
         sentence += f" The others are by formula (--verify N). {before}"
-    misses = {(look.fleet.rate, engine_counts(look.fleet.pools)): look for look in reversed(purchase.refuted)}
-    cut = f"{plural(len(misses), 'fleet')} were ruled out by simulation; here are {REFUTED} of them."
-    ruled_out = [
-        f"Simulated and ruled out: {fleet_line(look.fleet.pools)} at {rate(look.fleet.rate)}. It {look.fault}."
-        for look in [*misses.values()][::-1][:REFUTED]
-    ]
-    return sentence, *([cut] if len(misses) > REFUTED else []), *ruled_out
+    misses = len({(look.fleet.rate, engine_counts(look.fleet.pools)) for look in purchase.refuted})
+    ruled_out = f"Simulated and ruled out: {plural(misses, 'fleet')} (--json lists them)."
+    return said(sentence, ruled_out * bool(misses))
 
 
 def carbon(purchase: BuyingPlan) -> float | None:
     """Expected carbon of the electricity [kg]; None where nobody said what a kilowatt-hour emits."""
     grams = purchase.terms.grams_per_kwh
     return None if grams is None else purchase.energy * grams / KILO
-
-
-# --- charts ---------------------------------------------------------------------------------------------------------
-
-
-def _cost_chart(purchase: BuyingPlan) -> Chart:
-    """What each month of the expected path costs, by tier."""
-    tiers, cost = costs_by_tier(purchase)
-    stacks = [
-        [
-            (TONES[tier], value, f"month {month + 1}, {tier.value}: {money(value)}")
-            for tier, value in zip(tiers, row, strict=True)
-        ]
-        for month, row in enumerate(cost.tolist())
-    ]
-    total = purchase.expected.total
-    high = float(cost.sum(axis=1).max(initial=0.0)) or 1.0
-    shares = zip(tiers, cost.sum(axis=0).tolist(), strict=True)
-    most, usd = max(shares, key=lambda pair: pair[1], default=(Tier.ON_DEMAND, 0.0))
-    heights = [(value, money(value).removesuffix(".00")) for value in round_steps(high)]
-    dollars = Axis("$ a month", 0.0, 1.05 * high, heights)
-    months = len(stacks)
-    interval = max(6 if months > 8 else 1, -(-months // 12))  # of named months: as many as there is room for
-    ticks = [(float(month), str(month + 1)) for month in range(months) if month == 0 or (month + 1) % interval == 0]
-    return Chart(
-        title=f"Largest part: {most.value}, {percent(usd / (total or 1.0))} of {money(total)}",
-        caption="Cost of each month by contract, if the demand grows as expected. What is bought is charged what it "
-        "loses in value.",
-        drawing=draw_stacks(stacks, ticks, dollars, name="month"),
-        table=months_table(purchase),
-        legend=tuple((TONES[tier], tier.value) for tier in tiers),
-    )

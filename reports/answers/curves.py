@@ -12,7 +12,7 @@ from costmodel.metric import METRICS, OWN_FIELDS, Metric
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, plural
 from optimizer.plans.records import Outcome, pool_records, unpriced
-from optimizer.whatif.answer import RESOLUTION, Answer, ChunkCurve, Frontier, Step
+from optimizer.whatif.answer import RESOLUTION, ChunkCurve, Frontier, Step
 from reports import scenarios
 from reports.charts import Axis, Panel, Series, draw_panels, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
@@ -137,7 +137,10 @@ def _jump_sentence(curve: Frontier) -> str:
 
 
 def steps_table(curve: Frontier) -> Table:
-    """A row for each step, which begins where the one before it ends; over a budget: what it serves."""
+    """A row for each step, which begins where the one before it ends; over a budget: what it serves.
+
+    Along a price the cost has two ends.
+    """
     steps = _having(curve) if curve.by_budget else list(curve.steps)
     columns: list[Column | str]
     if curve.by_budget:
@@ -146,7 +149,8 @@ def steps_table(curve: Frontier) -> Table:
     else:
         rises = curve.steps[0].start <= curve.steps[-1].end
         columns = [f"#{curve.over} {'up' if rises else 'down'} to", "#cost"]
-        rows = [[_at(curve, step.end), scenarios.cost_cell(step.answer)] for step in steps]
+        costs = [dict.fromkeys("no fleet" if cost is None else hourly(cost) for cost in step.costs) for step in steps]
+        rows = [[_at(curve, step.end), " to ".join(ends)] for step, ends in zip(steps, costs, strict=True)]
     return scenarios.fleet_table(columns, rows, [step.answer for step in steps])
 
 
@@ -171,18 +175,10 @@ def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
 
 
 def _own(curve: Frontier) -> str:
-    """What the whole search finds for the problem as it stands, and what the curve shows there."""
+    """What the whole search finds for the problem as it stands."""
     if curve.here is None or curve.own is None:
         return ""
-    here, cost = curve.here, hourly(curve.own.cost)
-    sentence = f"At {_at(curve, here)}, the file's own value, pdplan optimize finds {cost}"
-    step = next((step for step in curve.steps if sorted((step.start, here, step.end))[1] == here), None)
-    if step is None:
-        return f"{sentence}."
-    if step.answer is curve.own:
-        return f"{sentence}; how much further that fleet meets the SLO is unknown."
-    price = hourly(step.answer.cost)
-    return f"{sentence}, as this curve does." if price == cost else f"{sentence}, and this curve {price}."
+    return f"At {_at(curve, curve.here)}, the file's own value, pdplan optimize finds {hourly(curve.own.cost)}."
 
 
 def _staircase(curve: Frontier) -> tuple[Chart, ...]:
@@ -238,7 +234,7 @@ def break_even_document(curve: Frontier, *, simulable: bool) -> Document:
     )
     return Document(
         headline=(_changes_sentence(curve),),
-        sections=(Section(table=_pieces_table(curve)), Section(sentences=sentences)),
+        sections=(Section(table=steps_table(curve)), Section(sentences=sentences)),
         positive=any(answer.cost is not None for answer in answers),
     )
 
@@ -256,31 +252,6 @@ def _changes_sentence(curve: Frontier) -> str:
     tolerance = scenarios.value_words(curve.over, curve.tolerance, 2).removeprefix(scenarios.FACTOR)
     exact = "" if curve.over.startswith("price.") else f" (exact to {tolerance})"
     return f"From {low} to {high}, {curve.over} changes the cheapest fleet {times}{where}{exact}."
-
-
-def _pieces_table(curve: Frontier) -> Table:
-    """Each stretch of the lever with its fleet, how many GPUs that buys, and the cost at both ends."""
-    by_price, name = curve.over.startswith("price."), curve.over.partition(".")[2]
-
-    def gpus(best: Answer) -> int:
-        cards = best.gpus.items()
-        return sum(number for card, number in cards if not by_price or card.casefold() == name.casefold())
-
-    rows = [
-        (
-            _span([scenarios.value_words(curve.over, value, STEP_DIGITS) for value in (step.start, step.end)]),
-            str(gpus(step.answer)),
-            _span(["no fleet" if cost is None else hourly(cost) for cost in step.costs]),
-        )
-        for step in curve.steps
-    ]
-    columns = (f"#{curve.over}", f"#{name} GPUs" if by_price else "#GPUs", "#cost")
-    return scenarios.fleet_table(columns, rows, [step.answer for step in curve.steps])
-
-
-def _span(ends: Sequence[str]) -> str:
-    """From one end to another, of which those that are alike stand once."""
-    return " to ".join(dict.fromkeys(ends))
 
 
 # --- chunks -----------------------------------------------------------------------------------------------------------

@@ -1,23 +1,18 @@
-"""What runs a plan: its targets, why others cannot, and the command that writes the files that deploy it."""
+"""What runs a plan: its targets, which others cannot, and the command that writes the files that deploy it."""
 
 from __future__ import annotations
 
 import posixpath
 import shlex
-from typing import Final
 
 from costmodel.words import join_words
-from optimizer.plans.plan import Plan, Status
-from reports.command_lines import again_command, command_words
-from reports.deploy.deployment import NamelessWeightsError, UndeployableError
+from optimizer.plans.plan import Plan
+from reports.command_lines import command_words
+from reports.deploy.deployment import NamelessWeightsError
 from reports.deploy.files import Deployable, deployable, planned_target
 from reports.document import Section
 from reports.question import has_fleet, inputs_of
-from reports.text import clean
 from search_spaces.problem import target_of
-
-REASON_LIMIT: Final = 600
-"""Characters of the reasons of a target."""
 
 
 def what_runs(plan: Plan) -> Deployable | None:
@@ -30,30 +25,18 @@ def what_runs(plan: Plan) -> Deployable | None:
     return deployable(plan) if has_fleet(plan) and is_of_catalog else None
 
 
-def deploy_sentence(plan: Plan, runs: Deployable | None, *, brief: bool = False) -> str:
-    """Say which targets cannot run a plan and why; empty where its own can, or its engine's, or where none is known.
+def deploy_sentence(plan: Plan, runs: Deployable | None) -> str:
+    """Say which targets cannot run a plan; empty where its own can, or its engine's, or where none is known.
 
-    The targets named are those that run the plan's engine. brief: without the reasons.
+    The targets named are those that run the plan's engine.
     """
     if runs is None or not runs.refused:
         return ""
-    if brief and runs.target is None:
-        return f"{no_target_words(runs)} (see -v)."
-    if brief:
-        unable = [f"{target_of(name).title}{' alone' * (name == plan.engine)}" for name in runs.refused]
-        return f"Deploy it with {target_of(str(runs.target)).title}: {join_words(unable)} cannot run it (see -v)."
-    able = "" if runs.target is None else f"pdplan deploy writes files for {_target_words(runs.target, plan.engine)}. "
-    targets_by_reason: dict[str, list[str]] = {}
-    another = ""  # the first target that could run another plan of the same problem
-    for name, error in runs.refused.items():
-        why = str(error)
-        if isinstance(error, UndeployableError):
-            why = error.reason
-            if plan.status is not Status.STATED:  # a stated fleet is not searched for
-                another = another or f" For a plan that --target {name} runs: {again_command(plan, error.again)}"
-        targets_by_reason.setdefault(clean(why, REASON_LIMIT), []).append(_target_words(name, plan.engine))
-    reasons = " ".join(f"{join_words(names)} cannot run this plan: {why}." for why, names in targets_by_reason.items())
-    return f"{able}{reasons}{another}"
+    if runs.target is None:
+        return f"{no_target_words(runs)} (pdplan deploy says why)."
+    unable = [f"{target_of(name).title}{' alone' * (name == plan.engine)}" for name in runs.refused]
+    title, why = target_of(runs.target).title, f"pdplan deploy --target {next(iter(runs.refused))} says why"
+    return f"Deploy it with {title}: {join_words(unable)} cannot run it ({why})."
 
 
 def no_target_words(runs: Deployable) -> str:
@@ -76,12 +59,6 @@ def backend_sentence(runs: Deployable | None) -> str:
         f"Shared attention backend: to hand over KV, {join_words(names)} {every} run the attention backend {backend}. "
         "Step times are predicted for the backend that each would choose by itself."
     )
-
-
-def _target_words(name: str, engine: str) -> str:
-    """What a target is beside its engine, such as "--target dynamo (vLLM under NVIDIA Dynamo)"."""
-    stack = "alone" if name == engine else f"under {target_of(name).title}"
-    return f"--target {name} ({target_of(engine).title} {stack})"
 
 
 def deploy_command(plan: Plan, runs: Deployable | None) -> str:

@@ -16,8 +16,8 @@ from optimizer.verification.judge import Judgement, pool_behind
 from reports.command_lines import again_command
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.numbers import MISSING, count, duration, hourly, money, percent, rate, signed_percent
-from reports.slos import MARKS, marked
-from reports.verdict import deciding_words, waste_sentence
+from reports.slos import MARKS, class_record
+from reports.verdict import deciding_words
 from search_spaces.bounds import RUN_REQUESTS
 from search_spaces.problem import Problem
 
@@ -73,7 +73,7 @@ def _judged_record(judgement: Judgement | None, pools: Sequence[str]) -> dict[st
     return {
         "verdict": str(judgement.outcome),
         "held": judgement.proven,
-        "classes": [asdict(case) | {"verdict": str(case.outcome), "held": case.proven} for case in judgement.classes],
+        "classes": list(map(class_record, judgement.classes)),
         "overloaded": judgement.overload.overloaded,
         "falls_behind": behind(judgement, pools),
     }
@@ -93,7 +93,6 @@ def resilience_document(resilience: Resilience, count: int, plan: Plan) -> Docum
         _spares_sentence(resilience, "replica", count),
         _spares_sentence(resilience, "node", count),
         f"{UNDECIDED} {deciding_words(between, int(RUN_REQUESTS.high))}" if between else "",
-        _plan_runs_sentence(plan, count),
         METHOD,
         f"Each row is a run of {plural(min(lengths), 'request')}{most} with the expected step times; spare replicas "
         "serve too. The plan's own shares may differ: there spare replicas are idle and, with --confidence, steps are "
@@ -106,14 +105,6 @@ def resilience_document(resilience: Resilience, count: int, plan: Plan) -> Docum
         next_step=spares if plan.status is not Status.STATED and not resilience.held else "",
         about=("Which loss breaks an SLO?", plan.name),
     )
-
-
-def _plan_runs_sentence(plan: Plan, count: int) -> str:
-    """What the plan's own runs showed with one replica fewer; empty where more are lost, or spares are idle there."""
-    sentence = waste_sentence(plan).removeprefix("No spare: ")
-    if not sentence or count > 1 or any(pool.spare_replicas for pool in plan.pools):
-        return ""
-    return f"In the plan's own runs: {sentence[0].lower()}{sentence[1:]}"
 
 
 def resilience_verdict(resilience: Resilience) -> str:
@@ -145,8 +136,6 @@ def resilience_verdict(resilience: Resilience) -> str:
 
 def losses_table(resilience: Resilience) -> Table:
     """The fleet without a loss, and after every one."""
-    goals = [case.attainment_goal for case in resilience.whole.classes]
-    met = f"SLO met ({percent(goals[0])} asked)" if len(goals) == 1 else "SLO met"
     rows = [("none", "all", _share_cell(resilience.whole, resilience.pools), MISSING)]
     for loss in resilience.losses:
         shares = "✗ none is served" if loss.serves_none else "✗ some cannot be served"
@@ -155,17 +144,13 @@ def losses_table(resilience: Resilience) -> Table:
             shares = _share_cell(loss.judgement, pools_left(loss))
         name = loss_name(loss, short=True)
         rows.append((name, _replicas(loss.left), shares, hourly(loss.spare)))
-    words = {head: Column(head, shrink=True, lines=MOST_LINES) for head in ("loss", "left", met)}
-    return table_of((words["loss"], words["left"], words[met], "#spares"), rows)
+    heads = (Column(head, shrink=True, lines=MOST_LINES) for head in ("loss", "left", "SLO met"))
+    return table_of((*heads, "#spares"), rows)
 
 
 def _share_cell(judgement: Judgement, pools: Sequence[str]) -> str:
-    """Whether the SLO is met, and by which share of each class; of a single one, the header has the goal."""
-    if len(judgement.classes) > 1:
-        return f"{MARKS[judgement.outcome]} {attainment_words(judgement, pools)}"
-    late = behind(judgement, pools)
-    share = marked(judgement.outcome, judgement.classes[0].attainment)
-    return share if late is None else f"{share}, {late} overloaded"
+    """Whether the SLO is met, and by which share of each class."""
+    return f"{MARKS[judgement.outcome]} {attainment_words(judgement, pools)}"
 
 
 def loss_name(loss: Loss, *, short: bool = False) -> str:
@@ -211,8 +196,10 @@ def behind(judgement: Judgement, pools: Sequence[str]) -> str | None:
 
 def attainment_words(judgement: Judgement, pools: Sequence[str]) -> str:
     """Share of every class that meets its SLO, its goal, and the pool that falls behind; pools: those simulated."""
+    several = len(judgement.classes) > 1
     shares = ", ".join(
-        f"{case.name} {percent(case.attainment)} (goal {percent(case.attainment_goal)})" for case in judgement.classes
+        f"{f'{case.name} ' * several}{percent(case.attainment)} (goal {percent(case.attainment_goal)})"
+        for case in judgement.classes
     )
     late = behind(judgement, pools)
     return shares if late is None else f"{shares}, {late} overloaded"

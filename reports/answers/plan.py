@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from costmodel.metric import METRICS
 from costmodel.words import dearer, join_words, plural
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Status
-from optimizer.plans.records import ClassLatencies, EnginePool, Outcome, Provisioning
+from optimizer.plans.records import Outcome, Provisioning
 from reports import alternatives, fleets, limits, slos, verdict
 from reports.answers import deployability, plan_details
-from reports.answers.plan_charts import fleets_charts, roofline_chart, slo_charts, workload_charts
+from reports.answers.plan_charts import lengths_chart, roofline_chart, slo_charts
 from reports.command_lines import command_of, next_command
 from reports.deploy.files import Deployable
 from reports.document import Column, Document, Facts, Section, Table, said, table_of
 from reports.numbers import (
     MISSING,
-    count,
-    duration,
     hourly,
     is_number,
     money,
@@ -32,10 +29,8 @@ from reports.numbers import (
 )
 from reports.question import (
     FLEET_LIMITS,
-    basis_words,
     demand_sentence,
     has_fleet,
-    inputs_of,
     is_simulated_row,
     served_rate,
     serving_words,
@@ -46,10 +41,6 @@ from reports.question import (
 from reports.scenarios import sensitivity_section
 from reports.text import capital, clean, moment, record_of, sentence
 from reports.views import html_view
-from search_spaces.models import served_checkpoint
-
-MOST_CLASSES: Final = 6
-"""Classes whose limits are said where there is no fleet."""
 
 
 def plan_document(
@@ -66,7 +57,7 @@ def plan_document(
         runs = runs or deployability.what_runs(plan)
         sections = _brief(plan, runs) if brief else complete_sections(plan, runs)
     else:
-        looked_up = () if brief else (plan_details.workload_section(plan, workload_charts(plan)), _trust(plan, runs))
+        looked_up = () if brief else (plan_details.workload_section(plan, lengths_chart(plan)), _trust(plan))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
     caveats = [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if has_fleet(plan) else []
     # the headline of a fleet says which model it serves, and by which engine
@@ -80,8 +71,6 @@ def plan_document(
             clean(plan.name),
             *subject,
             moment(plan.provenance.run.created),
-            *((basis_words(plan),) if has_fleet(plan) else ()),
-            verdict.search_outcome(plan),
         ),
     )
 
@@ -93,15 +82,11 @@ def plan_page(plan: Plan, document: Document | None = None) -> str:
 
 
 def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
-    cut = len(plan.pools) - len(fleets.shown_pools(plan.pools, brief=True))
     more = len(alternatives.alternative_groups(plan)) - 1 - len(_alternative_rows(plan, brief=True))
     return (
-        Section(
-            table=fleets.fleet_table(plan, brief=True),
-            notes=said(f"{plural(cut, 'more pool')} in plan.json." if cut else ""),
-        ),
+        Section(table=fleets.fleet_table(plan)),
         Section(table=slos.brief_slo_table(plan), notes=said(_risk_sentence(plan))),
-        front_section(plan),
+        plan_details.front_section(plan),
         _alternatives(plan, brief=True),
         Section(
             sentences=said(
@@ -110,8 +95,8 @@ def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
                         verdict.proof_sentence(plan),
                         verdict.goodput_sentence(plan),
                         verdict.waste_sentence(plan),
-                        verdict.prefix_sentence(plan, brief=True),
-                        deployability.deploy_sentence(plan, runs, brief=True),
+                        verdict.prefix_sentence(plan),
+                        deployability.deploy_sentence(plan, runs),
                         f"-v shows {plural(more, 'more alternative')}." if more > 0 else "",
                     )
                 ),
@@ -138,7 +123,7 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
     precision = dtypes.pop() if len(dtypes) == 1 else ""  # where pools differ, their cells say it
     fleet = Section(
         f"Fleet: {fleets.gpu_words(plan)}{spare}{precision}",
-        table=fleets.fleet_table(plan, brief=False),
+        table=fleets.fleet_table(plan),
         tiles=_tiles(plan),
         fleet=fleets.fleet_diagram(plan),
     )
@@ -168,22 +153,21 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
             table=slos.slo_table(plan),
             notes=said(_risk_sentence(plan), slos.missed_lengths_sentence(plan), *verdict.error_bar_sentences(plan)),
             charts=slo_charts(plan),
-            sections=(plan_details.simulation_section(plan),),
         ),
         *((Section("How it is routed", table=fleets.routing_table(plan)),) if fleets.is_routed_apart(plan) else ()),
         Section(
             "What binds",
             table=_limits(plan),
-            notes=said(plan_details.hand_over_sentence(plan), plan_details.features_sentence(plan)),
+            notes=said(plan_details.hand_over_sentence(plan)),
             charts=(roofline_chart(plan),) * bool(plan.pools),
             sections=(plan_details.features_section(plan), plan_details.steps_section(plan)),
         ),
-        front_section(plan),
+        plan_details.front_section(plan),
         _alternatives(plan, brief=False),
         *(() if plan.status is Status.STATED else (sensitivity_section(plan),)),
-        plan_details.workload_section(plan, workload_charts(plan)),
-        plan_details.settings_section(plan, runs, deployability.files_section(plan, runs)),
-        _trust(plan, runs),
+        plan_details.workload_section(plan, lengths_chart(plan)),
+        plan_details.settings_section(plan, deployability.files_section(plan, runs)),
+        _trust(plan),
     )
 
 
@@ -219,11 +203,8 @@ def _limits(plan: Plan) -> Table:
 
 def _in_the_way(plan: Plan) -> tuple[Section, ...]:
     """Of a plan without a fleet: what was asked, what came nearest, and which limit to relax."""
-    classes = slo_classes(plan)
     obstacles = limits.violated(plan) or limits.tightest_limits(plan)[:1]
-    question = [f"Asked: {demand_sentence(plan)}", *(f"{slo_words(item)}." for item in classes[:MOST_CLASSES])]
-    cut = len(classes) - MOST_CLASSES
-    question += [f"{plural(cut, 'more class')} in the workload file."] if cut > 0 else []
+    question = [f"Asked: {demand_sentence(plan)}", *(f"{slo_words(item)}." for item in slo_classes(plan))]
     sentences = []
     for limit in obstacles:
         obstacle = limits.binding_sentence(limit)
@@ -277,7 +258,8 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
         "SLO met: the share of the requests of all classes together." if len(plan.classes) > 1 else "",
         *(f"{number}: {text}" for number, row in shown if (text := _reason(row, plan))),
     )
-    return Section("Alternatives", table=table, notes=notes, charts=fleets_charts(plan))
+    tried = plan_details.simulated_fleets_section(plan)
+    return Section("Alternatives", table=table, notes=notes, sections=(tried,))
 
 
 BRIEF_ALTERNATIVES: Final = 3
@@ -315,62 +297,7 @@ def _reason(row: Alternative, plan: Plan) -> str:
     return " ".join(said(without, "" if row.why_not in prices else alternatives.why_not_sentence(row)))
 
 
-def front_section(plan: Plan) -> Section:
-    """What a dollar more buys: fleets around the plan's by cost and tail, where these were asked for.
-
-    Looks of the plan's price differ from it in settings only, none of which is shown to be better.
-    """
-    tuning, own = None if plan.simulation is None else plan.simulation.tuning, plan.cost_usd_per_hour or 0.0
-    if tuning is None or "tail" not in tuning.objectives:
-        return Section()
-    own_latencies = [item.latencies for item in plan.classes]
-    tails = slos.worst_tails(own_latencies, plan.classes)
-    own_tail, names = max(share for share, _ in tails.values()), {item.name for item in plan.classes}
-    dearer_fleets = [
-        fleet
-        for fleet in tuning.front
-        if fleet.tail <= 1.0
-        and fleet.cost_usd_per_hour > own * (1 + 1e-9)
-        and names == {item.name for item in fleet.latencies}
-    ]
-    faster = next((fleet for fleet in dearer_fleets if fleet.outcome is Outcome.MEETS and fleet.tail < own_tail), None)
-    gain = "no fleet that costs more and meets the SLO is faster"
-    if faster is not None:
-        more = faster.cost_usd_per_hour - own
-        latency = f"the slowest latency falls from {percent(own_tail)} to {percent(faster.tail)} of its limit"
-        gain = f"for +{hourly(more)} ({percent(more / own)}) {latency}"
-    other_kinds = f" and {count(tuning.compared)} of other kinds" if tuning.compared else ""
-    rows = [_front_row(plan, plan.pools, (own, own_tail), own_latencies, "recommended")]
-    for fleet in dearer_fleets:
-        basis = "one short run" if fleet.outcome is None else slos.OUTCOMES[fleet.outcome]
-        rows.append(_front_row(plan, fleet.pools, (fleet.cost_usd_per_hour, fleet.tail), fleet.latencies, basis))
-    at = slos.goal_words(plan.classes)
-    headers = ("#price", "#extra", "#of limit", "#SLO met", *(f"#{METRICS[metric].label} {at}" for metric in tails))
-    several = ", of the class nearest to it" if len(plan.classes) > 1 else ""
-    return Section(
-        f"What a dollar more buys: {gain}",
-        table=table_of((Column("fleet (max seqs/chunk)", shrink=True, lines=6), *headers, "basis"), rows),
-        notes=(
-            f"Of limit: the slowest latency at the percentile of the goal, over its limit{several}. "
-            f"{plural(tuning.looks, 'fleet')} around the plan's{other_kinds} were simulated, in full runs like the "
-            "plan's unless the basis says otherwise.",
-        ),
-    )
-
-
-def _front_row(
-    plan: Plan, pools: Sequence[EnginePool], place: tuple[float, float], latencies: Sequence[ClassLatencies], basis: str
-) -> tuple[str, ...]:
-    """One fleet of the front; place: its price [$/h], and its slowest latency over the limit [1]."""
-    price, tail = place
-    own, (_, met, _) = plan.cost_usd_per_hour, slos.tightest({i.name: i.attainment for i in latencies}, plan.classes)
-    times = [duration(seconds) for _, seconds in slos.worst_tails(latencies, plan.classes).values()]
-    extra = signed_percent(price / own - 1) if own and basis != "recommended" else MISSING
-    fleet = fleets.fleet_line(pools[:6], limits=True)
-    return fleet, hourly(price), extra, percent(tail) if tail else MISSING, percent(met), *times, basis
-
-
-def _trust(plan: Plan, runs: Deployable | None) -> Section:
+def _trust(plan: Plan) -> Section:
     """What the figures rest on, and the command that gives them again."""
     source = plan.provenance
     assumption_words = plural(len(source.assumptions), "assumption")
@@ -380,13 +307,9 @@ def _trust(plan: Plan, runs: Deployable | None) -> Section:
     elif is_simulated_row(plan):
         basis = "Latencies are simulated; request rates and utilization are by formula. "
     verb = "is" if len(source.assumptions) == 1 else "are"
-    name = inputs_of(plan, "model").get("name", source.inputs.get("model"))
-    is_deployable = has_fleet(plan) and (runs is None or runs.target is not None)
-    checkpoint = served_checkpoint(name) if is_deployable and isinstance(name, str) and "/" not in name else None
     facts = (
         f"Demand: {demand_sentence(plan)}" if has_fleet(plan) else "",
         f"{basis * has_fleet(plan)}Nothing here was measured on your machines.",
-        f"By default, deployment files load the weights of {checkpoint}." if checkpoint else "",
         f"{assumption_words} {verb} in force: provenance.assumptions in plan.json." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}.",
@@ -420,7 +343,7 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
         f"Binds first: {limits.binding_sentence(binding[0])}" if binding else "",
     )
     sections: tuple[Section, ...] = (
-        Section(table=fleets.fleet_table(plan, brief=True)),
+        Section(table=fleets.fleet_table(plan)),
         Section(table=slos.brief_slo_table(plan), notes=said(risk)),
         Section(sentences=(*facts, *advice)),
     )
@@ -532,11 +455,6 @@ def twice_sentence(evaluation: FleetEvaluation) -> str:
         result += "; its queues grow"
     at, goals = f"At twice the traffic ({rate(twice.rate_rps)}) the fleet", "its SLO" + "s" * (len(plan.classes) > 1)
     needs = _change_words(twice, plan) if twice.pools else _nothing_helps(twice)
-    more = {pool.pool for pool in twice.pools if pool.needed > pool.replicas}
-    stuck = [name for row in twice.one_replica_fewer if row.stuck and (name := row.what.partition(":")[0]) in more]
-    if stuck:
-        needs += f". With one replica fewer than that in {join_words(stuck)} it would not recover from a burst that "
-        needs += "fills its KV memory"
     if twice.stated.held:
         return f"{at} meets {goals} too {result}.{f' At that rate, {needs}.' if twice.spare else ''}"
     verb = "is not shown to meet" if twice.stated.outcome is Outcome.UNDECIDED else "misses"

@@ -10,15 +10,12 @@ from operator import attrgetter
 from typing import Final
 
 from costmodel.metric import METRICS, Metric
-from costmodel.units import HOURS_PER_DAY
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
-from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
 from optimizer.verification.simulated_plan import Curve
 from reports import charts
-from reports.alternatives import ORIGINS, alternative_name, distinct_alternatives, is_feasible, tried_fleets, undecided
 from reports.document import Chart, table_of
-from reports.fleets import dearest_first, dearest_of_each_role, fleet_line, pool_label
+from reports.fleets import ROLES, dearest_first, pool_label
 from reports.limits import constraint_words
 from reports.numbers import (
     MISSING,
@@ -26,24 +23,21 @@ from reports.numbers import (
     duration,
     hourly,
     is_number,
-    money,
     percent,
     power_of_two,
     rate,
     si,
     significant,
 )
-from reports.question import arrivals, day_rate
 from reports.slos import (
-    OUTCOMES,
     QUANTILES,
     TONES,
     goal_label,
     goal_words,
     has_tpot,
     latencies,
+    tails_of_limits,
     tightest_first,
-    worst_tails,
 )
 from reports.text import capital, clean, in_words
 from reports.verdict import growth_sentence
@@ -55,9 +49,6 @@ BOUNDS: Final = {"bandwidth": "memory bandwidth", "host": "host time"}
 """What bounds a step, where that is not its own name."""
 OF_LIMIT: Final = charts.Axis("share of limit", 0.0, 1.5, [(share, percent(share)) for share in (0.0, 0.5, 1.0, 1.5)])
 AT_LIMIT: Final = ((1.0, "limit", "the limits"),)
-FAR: Final = 2.5
-RECOMMENDED: Final = "recommended"
-HOLDS, UNDECIDED = OUTCOMES[Outcome.MEETS], OUTCOMES[Outcome.UNDECIDED]
 BEYOND: Final = 4 / 3
 """End of an axis of latencies as a multiple of the limit, so that what passes it is seen to."""
 
@@ -71,11 +62,6 @@ def slo_charts(plan: Plan) -> tuple[Chart, ...]:
         *(_length_chart(plan, item) for item in classes),
     ]
     return tuple(chart for chart in charts if chart is not None)
-
-
-def workload_charts(plan: Plan) -> tuple[Chart, ...]:
-    """Draw the lengths of the requests, and their arrivals over a day where its profile is stated."""
-    return tuple(chart for chart in (_lengths_chart(plan), arrivals_chart(plan)) if chart is not None)
 
 
 # --- latencies of the classes ----------------------------------------------------------------------------------------
@@ -130,32 +116,18 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
 
 
 @dataclass(frozen=True, slots=True)
-class TailPoint:
-    """A fleet that was simulated: its latencies at the goal's quantile over their limits [1], in the worst class.
+class ChartedRate:
+    """A simulated rate [1/s]: latencies at the goal's quantile over their limits [1], in the worst class, by metric.
 
-    x: what it is set against, the request rate [1/s] or its price [$/h]; used: by metric; outcome: whether every goal
-    is met, in a word; name, pools, met: of another fleet, with the share of each class that meets the SLO, in words.
+    outcome: whether every goal is met, in a word.
     """
 
-    x: float
+    rate: float
     used: Mapping[Metric, float]
     outcome: str
-    name: str = ""
-    pools: str = ""
-    met: str = ""
-
-    @property
-    def tone(self) -> str:
-        """How it is drawn beside other fleets."""
-        return "good" if self.name == RECOMMENDED else "other" if self.outcome == HOLDS else "over"
-
-    @property
-    def slowest(self) -> float:
-        """The slowest of its latencies over the limit [1]."""
-        return max((share for share in self.used.values() if not math.isnan(share)), default=math.nan)
 
 
-def loads(plan: Plan) -> list[TailPoint]:
+def loads(plan: Plan) -> list[ChartedRate]:
     """The simulated rates; none where fewer than two were."""
     simulation = plan.simulation
     if simulation is None or len(simulation.curve) < 2:
@@ -165,7 +137,7 @@ def loads(plan: Plan) -> list[TailPoint]:
     for point in simulation.curve:
         is_shown = fails is None or point.rate_rps < fails * (1.0 - 1e-9)  # from there on no run shows it
         holds = "overloaded" if point.overloaded else "no" if point.missed else "yes" if is_shown else "undecided"
-        points.append(TailPoint(point.rate_rps, _tails(point.classes, plan.classes), holds))
+        points.append(ChartedRate(point.rate_rps, tails_of_limits(point.classes, plan.classes), holds))
     return points
 
 
@@ -182,22 +154,26 @@ def load_chart(plan: Plan) -> Chart | None:
 def curve_chart(plan: Plan, curve: Curve, title: str) -> Chart:
     """Draw the latencies of a simulated curve against the rate; plan: of the fleet, with the limits."""
     points = [
-        TailPoint(point.rate, _tails(point.classes, plan.classes), "overloaded" if point.overloaded else point.outcome)
+        ChartedRate(
+            point.rate,
+            tails_of_limits(point.classes, plan.classes),
+            "overloaded" if point.overloaded else point.outcome,
+        )
         for point in curve.points
     ]
     return rates_chart(plan, points, curve.goodput.rate or None, title, f"{len(points)} rates")
 
 
-def rates_chart(plan: Plan, points: Sequence[TailPoint], goodput: float | None, title: str, runs: str) -> Chart:
+def rates_chart(plan: Plan, points: Sequence[ChartedRate], goodput: float | None, title: str, runs: str) -> Chart:
     """Draw every limited latency, as share of its limit, against the rate; upright lines: demand and goodput [1/s].
 
     runs: what the points are, to end the caption with.
     """
     uprights = ((plan.demand_rps, "drop", "demand", "strong"), (goodput, "knee", "meets the SLO up to", "good"))
-    top = max([point.x for point in points] + [plan.demand_rps]) * 1.06
+    top = max([point.rate for point in points] + [plan.demand_rps]) * 1.06
     series, names = [], {metric: METRICS[metric].label for metric in points[0].used}
     for metric, name in names.items():
-        heights = [(point.x, point.used[metric]) for point in points]
+        heights = [(point.rate, point.used[metric]) for point in points]
         tips = [f"{rate(at)}: {name} {percent(value)} of its limit" for at, value in heights]
         series.append(charts.Series(heights, f"curve {TONES[metric]}", TONES[metric], tips))
     panel = charts.Panel(
@@ -212,7 +188,7 @@ def rates_chart(plan: Plan, points: Sequence[TailPoint], goodput: float | None, 
     )
     worst, at = ", in the worst class" if len(plan.classes) > 1 else "", goal_words(plan.classes)
     at = "the percentile of the goal" if at == "at goal" else at
-    rows = [(rate(p.x), *map(percent, p.used.values()), p.outcome) for p in points]
+    rows = [(rate(p.rate), *map(percent, p.used.values()), p.outcome) for p in points]
     return Chart(
         title=title,
         caption=f"Latency at {at} over its limit{worst}; {runs}.",
@@ -261,88 +237,6 @@ def draw_lengths(figure: LengthMap, tone: Callable[[float], str]) -> charts.Draw
     return charts.draw_heat_map(cells, "output tokens from", "input tokens from")
 
 
-# --- cost against other fleets ---------------------------------------------------------------------------------------
-
-
-def fleet_points(plan: Plan) -> list[TailPoint]:
-    """The recommended fleet and every other one that was simulated with its latencies, cheapest first."""
-    simulation, cost = plan.simulation, plan.cost_usd_per_hour
-    if simulation is None or cost is None:
-        return []
-    fleets: list[tuple[str, Sequence[EnginePool], float, Sequence[ClassLatencies], str]] = []
-    fleets.append((RECOMMENDED, plan.pools, cost, simulation.classes, HOLDS if simulation.held else UNDECIDED))
-    for row in distinct_alternatives(plan):
-        if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
-            outcome = HOLDS if is_feasible(row) else UNDECIDED
-            name = fleet_line(row.pools[:12]) if row.kind == "other_engines" else alternative_name(row)
-            fleets.append((name, row.pools, row.cost_usd_per_hour, row.latencies, outcome))
-    for fleet in tried_fleets(plan):
-        if fleet.latencies:
-            doubt = Outcome.UNDECIDED if undecided(fleet, plan) else Outcome.MISSES
-            outcome = OUTCOMES[Outcome.MEETS if fleet.held else doubt]
-            if not fleet.held and (fleet.overloaded or fleet.stuck):
-                outcome = "overloaded"
-            origin = in_words(fleet.what, ORIGINS)
-            fleets.append((origin, fleet.pools, fleet.cost_usd_per_hour, fleet.latencies, outcome))
-    several, points = len(plan.classes) > 1, []
-    for name, pools, usd, cases, outcome in fleets:
-        shares = [f"{clean(case.name, 20)} " * several + percent(case.attainment) for case in cases]
-        fleet_text = fleet_line(pools[:12], limits=True)
-        points.append(TailPoint(usd, _tails(cases, plan.classes), outcome, name, fleet_text, ", ".join(shares)))
-    return sorted(points, key=lambda point: (point.x, point.tone != "good", point.name))
-
-
-def _tails(latencies: Sequence[ClassLatencies], classes: Sequence[ClassResult]) -> dict[Metric, float]:
-    """Every limited metric at the quantile of the goal, over its limit, in the class where that is most [1]."""
-    return {metric: share for metric, (share, _) in worst_tails(latencies, classes).items()}
-
-
-FLEET_TONES: Final = {"good": RECOMMENDED, "other": HOLDS, "over": "misses the SLO, overloaded or undecided"}
-
-
-def fleets_charts(plan: Plan) -> tuple[Chart, ...]:
-    """Draw cost against the slowest latency of every simulated fleet; none where they are not two.
-
-    Fleets of more than `FAR` times the recommended one's price are left out, so that the others stand apart.
-    """
-    points, own = fleet_points(plan), plan.cost_usd_per_hour or 0.0
-    if len(points) < 2:
-        return ()
-    near = [point for point in points if point.x <= FAR * own]
-    rows = [(p.name, p.pools, hourly(p.x), *map(percent, p.used.values()), p.met, p.outcome) for p in points]
-    far = len(points) - len(near)
-    note = f" {plural(far, 'fleet')} of over {FAR:g} times the price only in the data." if far else ""
-    high = percent(OF_LIMIT.high)
-    note += f" Fleets beyond {high} stand at {high}." * any(point.slowest > OF_LIMIT.high for point in near)
-    series = []
-    for tone in reversed(FLEET_TONES):
-        members = [point for point in near if point.tone == tone]
-        places = [(point.x, min(point.slowest, OF_LIMIT.high)) for point in members]
-        tips = [f"{p.name}: {hourly(p.x)}, {percent(p.slowest)} of the limit, {p.outcome}" for p in members]
-        names = [f"{RECOMMENDED} {money(point.x)}" for point in members] if tone == "good" else ()
-        series.append(charts.Series(places, symbol=tone, tips=tips, names=names))
-    cheaper = [point for point in points if point.x < next(point.x for point in points if point.tone == "good")]
-    title = f"The cheapest of the {len(points)} fleets shown"
-    if cheaper:
-        holding = sum(point.outcome == HOLDS for point in cheaper) or "none"
-        title = f"{plural(len(cheaper), 'cheaper fleet')} shown, {holding} meeting the SLO"
-    low, most = near[0].x, near[-1].x
-    room = max(0.12 * (most - low), 0.04 * most, 1e-9)
-    start, end = max(0.0, low - room), most + room
-    prices = [(value, f"${significant(value)}") for value in charts.round_steps(end, 8) if value >= start]
-    panel = charts.Panel(charts.Axis("price per hour", start, end, prices), OF_LIMIT, series, levels=AT_LIMIT)
-    metrics = (f"#{METRICS[metric].label} of limit" for metric in points[0].used)
-    headers = ("fleet", "pools (max seqs/chunk)", "#price", *metrics, "#SLO met", "outcome")
-    chart = Chart(
-        title=title,
-        caption=f"The slowest latency at the goal's quantile over its limit, in the worst class.{note}",
-        drawing=charts.draw_panels([panel]),
-        table=table_of(headers, rows),
-        legend=tuple(FLEET_TONES.items()),
-    )
-    return (chart,)
-
-
 # --- how the pools run -----------------------------------------------------------------------------------------------
 
 
@@ -360,13 +254,13 @@ def roofline_chart(plan: Plan) -> Chart:
         busy = f"{percent(used[busiest])} ({constraint_words(busiest)})" if used else MISSING
         bound = in_words(at.bound_by, BOUNDS)
         rows.append((pool_label(pool), hourly(pool.usd_per_hour), share, *use, bound, busy))
-    by_bound: dict[str, list[str]] = {}  # the steps of each role; where its pools differ, of the one that costs most
-    for pool in dearest_of_each_role(plan.pools):
-        bound = pool.operating_point.bound_by
-        unanimous = all(peer.operating_point.bound_by == bound for peer in pools if peer.role == pool.role)
-        by_bound.setdefault(bound, []).append(f"{pool.role} steps{'' if unanimous else f' of {clean(pool.id, 20)}'}")
+    by_bound: dict[str, list[str]] = {}  # the steps of each role
+    for role in ROLES:
+        bounds = dict.fromkeys(in_words(pool.operating_point.bound_by, BOUNDS) for pool in pools if pool.role == role)
+        if bounds:
+            by_bound.setdefault(" or ".join(bounds), []).append(f"{role} steps")
     sentences = [
-        f"{join_words(steps)}{'' if number else ' are bound'} by {in_words(bound, BOUNDS)}"
+        f"{join_words(steps)}{'' if number else ' are bound'} by {bound}"
         for number, (bound, steps) in enumerate(by_bound.items())
     ]
     headers = ("pool", "#price", "#of all", "#MFU", "#MBU", "#FLOP/byte", "#ridge", "bound by", "busiest, mean use")
@@ -377,7 +271,7 @@ def roofline_chart(plan: Plan) -> Chart:
         f"FLOP/byte: {', '.join(map(' '.join, ridges.items()))}.",
         drawing=draw_roofline(plan.pools),
         table=table_of(headers, rows),
-        legend=tuple((role, role) for role in ("prefill", "decode", "colocated") if role in roles),
+        legend=tuple((role, role) for role in ROLES if role in roles),
     )
 
 
@@ -486,11 +380,11 @@ def bin_of(length: float, edges: Sequence[float]) -> int:
 # --- the workload ----------------------------------------------------------------------------------------------------
 
 
-def _lengths_chart(plan: Plan) -> Chart | None:
+def lengths_chart(plan: Plan) -> tuple[Chart, ...]:
     """Draw the share of requests in each cell of lengths, the darker the more."""
     load = plan.workload
     if not load.share:
-        return None
+        return ()
     figure = length_map(load.isl, load.osl, load.share)
     (row, column), share = max(figure.shares.items(), key=lambda item: (item[1], item[0][0], -item[0][1]))
     peaks = sum(math.isclose(cell, share) for cell in figure.shares.values())
@@ -498,41 +392,10 @@ def _lengths_chart(plan: Plan) -> Chart | None:
     rows = [
         (significant(i), significant(o), percent(s)) for i, o, s in zip(load.isl, load.osl, load.share, strict=True)
     ]
-    return Chart(
+    chart = Chart(
         title=f"Most frequent: {figure.words(row, column)}, {percent(share)} of requests{more_cells}",
         caption=f"Cells: % of requests. {plural(len(load.share), 'bucket')} of lengths, binned by powers of two.",
         drawing=draw_lengths(figure, lambda cell: charts.tone_of(cell or None, (0.0, share))),
         table=table_of(("#input tokens", "#output tokens", "#share"), rows),
     )
-
-
-def arrivals_chart(plan: Plan) -> Chart | None:
-    """Draw the profile of a day, a column for each hour; of one above the planned rate, the part beyond stands out."""
-    rates, planned_rate = arrivals(plan), plan.demand_rps
-    if not rates:
-        return None
-    above = sum(value > planned_rate * (1 + 1e-9) for value in rates)
-    over = f"; {plural(above, 'hour')} of the day {'is' if above == 1 else 'are'} above it" if above else ""
-    rows = [(f"{hour:02d}:00", rate(value)) for hour, value in enumerate(rates)]
-    high = max(*rates, planned_rate) * 1.05
-    heights = [(value, significant(value)) for value in charts.round_steps(high, 4)]
-    stacks = [
-        [
-            layer
-            for layer in (("prefill", min(value, planned_rate), tip), ("over", value - planned_rate, tip))
-            if layer[1] > 0
-        ]
-        for value, tip in zip(rates, map(": ".join, rows), strict=True)
-    ]
-    used = percent(day_rate(plan) / planned_rate)
-    return Chart(
-        title=f"Planned for {rate(planned_rate)}, of which the day's mean uses {used}{over}",
-        caption="Mean rate of each hour as stated; the line is the rate that the fleet is planned for.",
-        drawing=charts.draw_stacks(
-            stacks,
-            [(hour, f"{hour:02d}:00") for hour in range(0, HOURS_PER_DAY, 6)],
-            charts.Axis("requests per second", 0.0, high, heights),
-            limit=(planned_rate, f"planned {rate(planned_rate)}"),
-        ),
-        table=table_of(("hour", "#rate"), rows),
-    )
+    return (chart,)

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from collections.abc import Sequence
 from typing import Final
 
-from costmodel.words import join_words, plural
-from optimizer.plans.plan import Plan, Pool, Status
-from optimizer.plans.records import LARGEST
-from reports.command_lines import again_command
-from reports.deploy.files import Deployable
-from reports.deploy.measurement import setting_rows
-from reports.document import Chart, Column, Detail, Section, Table, said, table_of
-from reports.fleets import is_routed_apart, pool_label, routing_table
+from costmodel.metric import METRICS
+from costmodel.words import plural
+from optimizer.plans.plan import Plan, Pool
+from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
+from reports import alternatives
+from reports.document import Chart, Column, Detail, Section, Table, table_of
+from reports.fleets import FLEET_WITH_LIMITS, fleet_line, pool_label
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
-from reports.question import arrival_facts, arrivals, inputs_of, offers, readable_inputs
+from reports.question import arrival_facts, arrivals, day_rate, inputs_of, offers, readable_inputs
 from reports.rows import SETTINGS
-from reports.slos import spread
-from reports.text import clean, moment, sentence
+from reports.slos import OUTCOMES, spread, tails_of_limits
+from reports.text import clean, in_words, sentence
 
-MOST_COLUMNS: Final = 6
-"""Pools whose settings stand side by side; those of more stand below each other."""
 INPUTS_LIMIT: Final = 20_000
 LABELS: Final = {"spare_replicas": "of which spare", "gpus": "GPUs", "usd_per_hour": "price"}
 """Names of settings that are not the engine's own."""
@@ -55,7 +54,7 @@ PARTS: Final = {
 
 
 def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
-    """What was asked of the fleet, what there was to buy, and which pool serves what."""
+    """What was asked of the fleet, and what there was to buy."""
     load, cache = plan.workload, plan.prefix_cache
     source = inputs_of(plan, "workload", "lengths").get("source")
     hits = percent(load.prefix_hit_share)
@@ -65,7 +64,7 @@ def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
         hits += f"; {percent(cache.read)} in the KV cache tier"
     demand = (
         ("request rate", rate(load.request_rate_rps)),
-        ("arrivals over time", "by the hours of a day" if arrivals(plan) else "one mean rate, without a daily profile"),
+        ("arrivals over time", _day_words(plan)),
         *arrival_facts(plan),
         ("input tokens found in the prefix cache", hits),
         ("mean input length", f"{significant(load.mean_isl)} tokens"),
@@ -79,36 +78,112 @@ def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
         sections=(
             Section("The demand", facts=demand),
             Section("What was on offer", facts=offers(plan)),
-            *(() if is_routed_apart(plan) else (Section("How it is routed", table=routing_table(plan)),)),
         ),
         detail=Detail.PAGE,
     )
 
 
-def simulation_section(plan: Plan) -> Section:
-    """What the SLO figures rest on; empty where nothing was simulated."""
-    simulation = plan.simulation
-    if simulation is None:
-        return Section()
-    runs = plural(simulation.replications, "run")
-    runs_facts = (
-        ("requests simulated", f"{count(simulation.requests)} in {runs}, seed {simulation.seed}"),
-        ("longest gap between tokens, p99 over requests", duration(simulation.itl_max_p99_s)),
-        ("preemptions per request", significant(simulation.preemptions_per_request)),
-        ("rejected, for want of memory", percent(simulation.rejected)),
-        ("unfinished", percent(simulation.unfinished)),
-        ("fleets simulated", count(simulation.judged)),
-        ("repairs of fleets that missed the SLO, before one met it", count(simulation.repairs)),
+def _day_words(plan: Plan) -> str:
+    """How the rate changes over a day, against the one that was planned for."""
+    rates, planned = arrivals(plan), plan.demand_rps
+    if not rates:
+        return "one mean rate, without a daily profile"
+    above = sum(value > planned * (1 + 1e-9) for value in rates)
+    over = f"; in {plural(above, 'hour')} more comes than that" if above else ""
+    return (
+        f"{rate(min(rates))} to {rate(max(rates))} over the hours of a day, planned for {rate(planned)}, of which the "
+        f"day's mean uses {percent(day_rate(plan) / planned)}{over}"
     )
-    return Section("The simulation", facts=runs_facts, detail=Detail.PAGE)
 
 
-def features_sentence(plan: Plan) -> str:
-    """Name the command that says what serving's features are worth; empty where that is said or cannot be."""
-    if plan.worth or plan.objective != "min_cost" or not plan.pools or plan.status is Status.STATED:
-        return ""
-    again = again_command(plan, "--effort thorough")
-    return f"To see what chunked prefill, batching and disaggregation are each worth: {again}"
+SimulatedFleet = tuple[float, str, Sequence[EnginePool], Sequence[ClassLatencies], str]
+"""A fleet that was simulated: its price [$/h], its name, its pools, what each class gets, and the outcome in words."""
+
+
+def _simulated_table(plan: Plan, fleets: Sequence[SimulatedFleet]) -> Table:
+    """A row for each fleet; every latency at the percentile of the goal over its limit, in the worst class."""
+    own, rows = plan.cost_usd_per_hour or math.nan, []
+    for usd, name, pools, cases, outcome in fleets:
+        extra = MISSING if name == "recommended" else signed_percent(usd / own - 1.0)
+        used = map(percent, tails_of_limits(cases, plan.classes).values())
+        shares = [f"{clean(case.name, 20)} " * (len(cases) > 1) + percent(case.attainment) for case in cases]
+        pool_words = fleet_line(pools[:12], limits=True)
+        rows.append((name, pool_words, hourly(usd), extra, *used, ", ".join(shares), outcome))
+    metrics = (f"#{METRICS[metric].label} of limit" for metric in tails_of_limits((), plan.classes))
+    pools_column = Column(FLEET_WITH_LIMITS, shrink=True, lines=6)
+    return table_of(("fleet", pools_column, "#price", "#extra", *metrics, "#SLO met", "outcome"), rows)
+
+
+OF_LIMIT: Final = "Of limit: the latency at the percentile of the goal over its limit, in the worst class."
+
+
+def simulated_fleets_section(plan: Plan) -> Section:
+    """Every fleet that was simulated, cheapest first; empty where these are not two."""
+    simulation, cost = plan.simulation, plan.cost_usd_per_hour
+    if simulation is None or cost is None:
+        return Section()
+    meets, undecided = OUTCOMES[Outcome.MEETS], OUTCOMES[Outcome.UNDECIDED]
+    own = meets if simulation.held else undecided
+    fleets: list[SimulatedFleet] = [(cost, "recommended", plan.pools, simulation.classes, own)]
+    for row in alternatives.distinct_alternatives(plan):
+        if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
+            outcome = meets if alternatives.is_feasible(row) else undecided
+            name = "runner-up" if row.kind == "other_engines" else alternatives.alternative_name(row)
+            fleets.append((row.cost_usd_per_hour, name, row.pools, row.latencies, outcome))
+    for fleet in alternatives.tried_fleets(plan):
+        if fleet.latencies:
+            outcome, name = alternatives.outcome_words(fleet, plan), in_words(fleet.what, alternatives.ORIGINS)
+            fleets.append((fleet.cost_usd_per_hour, name, fleet.pools, fleet.latencies, outcome))
+    if len(fleets) < 2:
+        return Section()
+    fleets.sort(key=lambda row: (row[0], row[1] != "recommended", row[1]))
+    cheaper = [outcome for usd, *_, outcome in fleets if usd < cost]
+    holding = cheaper.count(meets) or "none"
+    title = f"Simulated: {plural(len(cheaper), 'cheaper fleet')}, {holding} meeting the SLO"
+    return Section(
+        title if cheaper else f"Simulated: {len(fleets)} fleets, of which this is the cheapest",
+        table=_simulated_table(plan, fleets),
+        notes=(OF_LIMIT,),
+        detail=Detail.PAGE,
+    )
+
+
+def front_section(plan: Plan) -> Section:
+    """What a dollar more buys: fleets around the plan's by cost and tail, where these were asked for.
+
+    Looks of the plan's price differ from it in settings only, none of which is shown to be better.
+    """
+    tuning, own = None if plan.simulation is None else plan.simulation.tuning, plan.cost_usd_per_hour or 0.0
+    if tuning is None or "tail" not in tuning.objectives:
+        return Section()
+    own_latencies, names = [item.latencies for item in plan.classes], {item.name for item in plan.classes}
+    own_tail = max(tails_of_limits(own_latencies, plan.classes).values())
+    dearer_fleets = [
+        fleet
+        for fleet in tuning.front
+        if fleet.tail <= 1.0
+        and fleet.cost_usd_per_hour > own * (1 + 1e-9)
+        and names == {item.name for item in fleet.latencies}
+    ]
+    faster = next((fleet for fleet in dearer_fleets if fleet.outcome is Outcome.MEETS and fleet.tail < own_tail), None)
+    gain = "no fleet that costs more and meets the SLO is faster"
+    if faster is not None:
+        more = faster.cost_usd_per_hour - own
+        latency = f"the slowest latency falls from {percent(own_tail)} to {percent(faster.tail)} of its limit"
+        gain = f"for +{hourly(more)} ({percent(more / own)}) {latency}"
+    fleets: list[SimulatedFleet] = [(own, "recommended", plan.pools, own_latencies, OUTCOMES[Outcome.MEETS])]
+    for fleet in dearer_fleets:
+        outcome = "one short run" if fleet.outcome is None else OUTCOMES[fleet.outcome]
+        fleets.append((fleet.cost_usd_per_hour, "costs more", fleet.pools, fleet.latencies, outcome))
+    other_kinds = f" and {count(tuning.compared)} of other kinds" if tuning.compared else ""
+    looks = (
+        f"{plural(tuning.looks, 'fleet')} around the plan's{other_kinds} were simulated, in full runs like the plan's"
+    )
+    return Section(
+        f"What a dollar more buys: {gain}",
+        table=_simulated_table(plan, fleets),
+        notes=(f"{OF_LIMIT} {looks}, in full runs like the plan's unless the outcome says otherwise.",),
+    )
 
 
 def features_section(plan: Plan) -> Section:
@@ -145,31 +220,18 @@ def hand_over_sentence(plan: Plan) -> str:
     )
 
 
-def settings_section(plan: Plan, runs: Deployable | None, files: Section) -> Section:
-    """The settings of the engines, the reasons for them, and how the files that state them are written."""
-    rows = () if runs is None or runs.engines is None else setting_rows(runs.engines)
-    cells = [(clean(setting), clean(value, 400), clean(why, 200)) for setting, value, why in rows]
-    reasons = table_of(("setting", "value", "why"), cells)
+def settings_section(plan: Plan, files: Section) -> Section:
+    """The settings of the engines, and how the files that state them are written."""
     drafts = any(pool.speculative_tokens for pool in plan.pools)
-    names = ("role", "accelerator", "replicas", "spare_replicas", "gpus", *SETTINGS[1:])
-    columns = [("setting", *(clean(pool.id, 20) for pool in plan.pools))]
-    columns += [
-        (LABELS.get(name, name), *(_setting(pool, name) for pool in plan.pools))
-        for name in names
-        if drafts or name != "speculative_tokens"
-    ]
-    engines = table_of((columns[0][0], *(f"#{name}" for name in columns[0][1:])), columns[1:])
-    if len(plan.pools) > MOST_COLUMNS:
-        pools = list(zip(*(column[1:] for column in columns), strict=True))
-        engines = table_of(("pool", *(f"#{column[0]}" for column in columns[1:])), pools)
+    names = ["role", "accelerator", "replicas", "spare_replicas", "gpus", *SETTINGS[1:]]
+    names = [name for name in names if drafts or name != "speculative_tokens"]
+    settings = [(LABELS.get(name, name), *(_setting(pool, name) for pool in plan.pools)) for name in names]
+    engines = table_of(("setting", *(f"#{clean(pool.id, 20)}" for pool in plan.pools)), settings)
     return Section(
         "Settings",
         ("Exactly what was evaluated, per pool.",),
         table=engines,
-        sections=(
-            files,
-            Section("Why each setting is stated", table=reasons, detail=Detail.FOLDED),
-        ),
+        sections=(files,),
         detail=Detail.PAGE,
     )
 
@@ -182,28 +244,9 @@ def _setting(pool: Pool, name: str) -> str:
 
 
 def trust_sections(plan: Plan) -> tuple[Section, ...]:
-    """How the plan was made, and what its figures rest on."""
-    source = plan.provenance
-    versions = ", ".join(f"{clean(k, 30)} {clean(v, 30)}" for k, v in source.versions.items())
-    timings = ", ".join(f"{clean(k, 80)} {duration(v)}" for k, v in source.run.timings_s.items() if is_number(v))
-    size = source.model.get("parameters")
-    parameters = f"{count(size)} parameters" if isinstance(size, int) and size < LARGEST else ""
-    counts = {"engine settings": "settings", "fleets by formula": "fleets_evaluated"}
-    search_counts = [(label, n) for label, key in counts.items() if isinstance(n := source.search.get(key), int)]
-    if source.run.cpu_s:
-        timings += f"; {duration(sum(v for v in source.run.cpu_s.values() if is_number(v)))} of the processor in all"
-    making = (
-        ("created", moment(source.run.created)),
-        ("versions", versions or MISSING),
-        ("objective", clean(plan.objective).replace("_", " ")),
-        ("time taken", timings or MISSING),
-        ("model", "; ".join(said(parameters, clean(str(source.model.get("source", "")), 400))) or MISSING),
-        ("searched", join_words([f"{count(number)} {label}" for label, number in search_counts]) or MISSING),
-    )
-    assumptions = tuple(map(sentence, source.assumptions))
+    """What the figures of a plan rest on."""
     sections = (
-        Section("How this plan was made", facts=making),
-        Section("Assumptions in force", assumptions or ("None is stated.",)),
+        Section("Assumptions in force", tuple(map(sentence, plan.provenance.assumptions)) or ("None is stated.",)),
         Section(
             "Serving predicted against measured", table=accuracy_table(plan), notes=(MEDIANS,) * bool(plan.accuracy)
         ),

@@ -25,7 +25,6 @@ from reports.numbers import (
     count,
     duration,
     is_number,
-    latencies,
     percent,
     percent_beside,
     rate,
@@ -33,7 +32,7 @@ from reports.numbers import (
     significant,
 )
 from reports.question import served_rate
-from reports.slos import QUANTILES, goal_label, marked, misses_used, requests_of
+from reports.slos import QUANTILES, class_record, goal_label, marked, misses_used, requests_of
 from reports.text import clean
 from reports.verdict import deciding_words, requests_to_decide, result_words
 
@@ -170,16 +169,16 @@ def _class_rows(simulation: Simulated, number: int, metrics: Sequence[Metric]) -
         predictions["by formula"] = formula.classes[number]
     if simulation.plan.status is not Status.STATED:  # the plan of a fleet file is by formula
         predictions["planned"] = simulation.plan.classes[number].latencies
-    shown, is_overloaded = [item, *predictions.values()], simulation.judgement.overloaded
+    is_overloaded = simulation.judgement.overloaded
     rows = [
         [clean(item.name, 30), "", "", *[""] * len(metrics)],
         ["  goal", percent(item.attainment_goal), "", *limits],
-        ["  simulated", *_attained(item, metrics, labels, shown, is_overloaded=is_overloaded)],
+        ["  simulated", *_attained(item, metrics, labels, is_overloaded=is_overloaded)],
     ]
     if formula is not None and not formula.stable:
         rows.append(["  by formula", percent(0.0), "", *["overloaded"] * len(metrics)])
     rows += [
-        [f"  {name}", percent(row.attainment), "", *_quantiles(row, metrics, labels, shown)]
+        [f"  {name}", percent(row.attainment), "", *_quantiles(row, metrics, labels)]
         for name, row in predictions.items()
     ]
     return rows
@@ -198,29 +197,21 @@ def _origins(simulation: Simulated) -> tuple[str, ...]:
 
 
 def _attained(
-    item: ClassJudgement,
-    metrics: Sequence[Metric],
-    labels: Sequence[str],
-    column: Sequence[ClassLatencies] = (),
-    *,
-    is_overloaded: bool,
+    item: ClassJudgement, metrics: Sequence[Metric], labels: Sequence[str], *, is_overloaded: bool
 ) -> list[str]:
-    """The share of a class that meets the SLO with its interval, and its latencies in the unit of their column."""
+    """The share of a class that meets the SLO with its interval, and its latencies."""
     met = marked(Outcome.MISSES if is_overloaded else item.outcome, item.attainment)
     interval = f"{percent(item.attainment_low)} to {percent(item.attainment_high)}"
-    return [met, interval, *_quantiles(item, metrics, labels, column)]
+    return [met, interval, *_quantiles(item, metrics, labels)]
 
 
-def _quantiles(
-    item: ClassLatencies, metrics: Sequence[Metric], labels: Sequence[str], column: Sequence[ClassLatencies]
-) -> list[str]:
-    """Write the labelled quantiles of each metric, in one unit with those of its column."""
-    cells = []
-    for metric in metrics:
-        values, longest = item.quantiles.get(metric), [row.quantiles.get(metric) for row in column]
-        tails = [None if row is None else row.p99 for row in longest]
-        cells.append(MISSING if values is None else latencies([getattr(values, label) for label in labels], *tails))
-    return cells
+def _quantiles(item: ClassLatencies, metrics: Sequence[Metric], labels: Sequence[str]) -> list[str]:
+    """Write the labelled quantiles of each metric."""
+    quantiles = [item.quantiles.get(metric) for metric in metrics]
+    return [
+        MISSING if values is None else "/".join(duration(getattr(values, label)) for label in labels)
+        for values in quantiles
+    ]
 
 
 def _pools(simulation: Simulated) -> Table:
@@ -254,7 +245,7 @@ def _facts(simulation: Simulated) -> tuple[str, ...]:
         f"Served {rate(float(speeds[0]))} and {count(round(float(speeds[1])))} output tokens/s.",
         *(
             f"Longest gap between tokens of {clean(item.name, 30)} (ITL max, p50/p99/max): "
-            f"{latencies((gap.quantiles.p50, gap.quantiles.p99, gap.longest))}."
+            f"{'/'.join(map(duration, (gap.quantiles.p50, gap.quantiles.p99, gap.longest)))}."
             for item, gap in zip(simulation.judgement.classes, simulation.gaps, strict=True)
         ),
         f"Energy: {significant(use.wh_per_1000_tokens)} Wh per 1,000 output tokens. The GPU boards draw "
@@ -354,7 +345,7 @@ def _point_rows(point: RatePoint, metrics: Sequence[Metric], labels: Sequence[st
 
 # --- the record ------------------------------------------------------------------------------------------------------
 
-SIMULATION_SCHEMA: Final = "pdplan.simulation/1"
+SIMULATION_SCHEMA: Final = "pdplan.simulation/2"
 UNITS: Final = {"power": "power_w", "tdp": "tdp_w", "energy": "energy_j"}
 """Fields of a pool's use that have a unit, and their keys."""
 
@@ -417,28 +408,10 @@ def simulation_json(simulation: Simulated) -> dict[str, Any]:
 
 def _class_json(simulation: Simulated, number: int, case: ClassJudgement) -> dict[str, Any]:
     gaps, formula = simulation.gaps[number], simulation.analytic
-    return {
-        **_attained_json(case),
-        "attainment_goal": case.attainment_goal,
-        "verdict": str(case.outcome),
-        "held": case.proven,
+    return class_record(case) | {
         "itl_max_s": asdict(gaps.quantiles) | {"max": gaps.longest},
-        "analytic": None if formula is None else _latencies_json(formula.classes[number]),
-        "plan": _latencies_json(simulation.plan.classes[number].latencies),
-    }
-
-
-def _latencies_json(item: ClassLatencies) -> dict[str, Any]:
-    return {"attainment": item.attainment} | {f"{name}_s": asdict(times) for name, times in item.quantiles.items()}
-
-
-def _attained_json(case: ClassJudgement) -> dict[str, Any]:
-    return {
-        "name": case.name,
-        "attainment_low": case.attainment_low,
-        "attainment_high": case.attainment_high,
-        "counted": case.counted,
-        **_latencies_json(case),
+        "analytic": None if formula is None else asdict(formula.classes[number]),
+        "plan": asdict(simulation.plan.classes[number].latencies),
     }
 
 
@@ -449,8 +422,7 @@ def _point_json(point: RatePoint) -> dict[str, Any]:
         "in_time_rps": point.in_time,
         "output_tokens_per_s": point.tokens,
         "e2e_mean_s": point.e2e,
-        "attainment": [case.attainment for case in point.classes],
-        "classes": [_attained_json(case) for case in point.classes],
+        "classes": [class_record(case) for case in point.classes],
         "overloaded": point.overloaded,
         "verdict": str(point.outcome),
         "held": point.proven,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, groupby
 from typing import Any, Final
 
-from costmodel.words import join_words, plural
+from costmodel.words import plural
 from optimizer.whatif.answer import Answer, MovedLever, ScenarioAnswer, ShadowPrice
 from reports.charts import HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Column, Document, Section, Table, said, table_of, without_empty
@@ -221,8 +220,6 @@ SHAPES: Final[Mapping[str, tuple[str, ...]]] = {"colocated": ("colocated",), "di
 """Roles of each shape of fleet."""
 EQUAL: Final = 1e-9
 """Share of the cost within which two fleets cost the same."""
-MOST_MIXES: Final = 3
-"""Mixes of GPU types that the headline counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +310,7 @@ def map_document(keys: Sequence[str], results: Sequence[ScenarioAnswer], effort:
         *simulated_notes([answer for cell in cells for answer in (cell.colocated, cell.disaggregated)], "fleets"),
     )
     return Document(
-        headline=said(map_headline(keys, cells), _mix_sentence(cells)),
+        headline=(map_headline(keys, cells),),
         sections=(*(grids if having else ()), Section(sentences=notes)),
         positive=having,
     )
@@ -333,15 +330,6 @@ def map_headline(keys: Sequence[str], cells: Sequence[Cell]) -> str:
     if most.saving is None:
         return f"Only disaggregated fleets meet the SLO {where}."
     return f"Disaggregation is cheaper {where}, by up to {percent(most.saving)} ({most.place(keys)})."
-
-
-def _mix_sentence(cells: Sequence[Cell]) -> str:
-    """Which GPU types the cheapest fleets are of, and in how many cells; empty where there is one type throughout."""
-    mixes = Counter(" + ".join(sorted(cell.best.gpus)) for cell in cells if cell.shape is not None)
-    if len(mixes) == 1:
-        return f"All of them use {next(iter(mixes))}."
-    most = [f"{mix} in {plural(number, 'cell')}" for mix, number in mixes.most_common(MOST_MIXES)]
-    return f"Cheapest GPUs: {join_words(most)}." if most else ""
 
 
 def map_chart(keys: Sequence[str], cells: Sequence[Cell]) -> Chart:

@@ -140,14 +140,10 @@ def _data(name: str) -> dict[str, Any]:
 
 
 class UndeployableError(InputError):
-    """A target cannot run a plan, but could run another of the same problem.
-
-    reason: without the way to that one; again: the flags to plan it with.
-    """
+    """A target cannot run a plan, but could run another of the same problem; again: the flags to plan it with."""
 
     def __init__(self, reason: str, again: str) -> None:
         super().__init__(f"{reason}; plan again with pdplan optimize FILE {again}")
-        self.reason, self.again = reason, again
 
 
 class NamelessWeightsError(InputError):

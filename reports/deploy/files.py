@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product, zip_longest
-from pathlib import Path, PurePosixPath
-from typing import Any, Final, Literal
+from difflib import unified_diff
+from itertools import groupby, product
+from pathlib import Path
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -28,7 +29,6 @@ from reports.deploy.deployment import (
 )
 from reports.deploy.describe import describe
 from reports.deploy.flags import engine_flags
-from reports.deploy.formats import READERS, title
 from reports.deploy.hosts import by_size, gateway_rules, host_files
 from reports.deploy.kubernetes import coarse_words, dynamo_files, llmd_files
 from reports.deploy.measurement import benchmark_files, monitoring_files, readme_page
@@ -306,7 +306,7 @@ def recorded_options(text: str, where: str = RECORD) -> Options:
 
 
 def checked_directory(plan: Plan, directory: Path, target: str | None = None) -> tuple[list[str], list[str]]:
-    """A sentence for each place of a directory's files that is not as it was written; and the files that are others.
+    """Each place of a directory's files that is not as it was written, as of `differences`; and files that are others.
 
     The choices that the plan does not make are those of the directory's own record. target: what the
     deployment is for, None: as its record says. Raises InputError for a directory that holds no deployment, or one for
@@ -320,7 +320,7 @@ def checked_directory(plan: Plan, directory: Path, target: str | None = None) ->
     plan_files = deployment_files(plan, options)
     there = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]
     present = {path: _text(directory / path) for path in plan_files if (directory / path).exists()}
-    return list(differences(plan_files, present)), strays([*plan_files, SUMS], there)
+    return differences(plan_files, present), strays([*plan_files, SUMS], there)
 
 
 def _text(path: Path) -> str:
@@ -332,31 +332,72 @@ def _text(path: Path) -> str:
 
 RESULTS: Final = "benchmark/"
 """Folder in which the benchmark leaves its results."""
-SHOWN: Final = 80
-"""Characters of a value that a sentence shows."""
-CLUSTER_KEYS: Final = frozenset(("labels", "storageClassName"))
-"""Keys that a user may add where the plan has none, as a cluster may ask for them; engines run alike."""
-BEFORE: Final = 20
-"""Characters before the place where two long texts part that are shown too."""
+MOST_SHOWN: Final = 1000
+"""Characters of a line that is shown."""
+ADDRESS: Final = re.compile(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?")
+"""A host's name or address, as it may stand in a URL and in a shell's file of variables."""
+CLUSTER_KEYS: Final = re.compile(r"(\+ *)(labels|storageClassName):")
+"""What a user may add where the plan has none, as a cluster may ask for it; engines run alike."""
 
 
-def differences(plan_files: Mapping[str, str], present: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each planned file that is missing, and for each value or key of it that is not the plan's.
+def differences(plan_files: Mapping[str, str], present: Mapping[str, str]) -> list[str]:
+    """Every place in which a planned file is not as it was written, as `diff` shows it: -, planned, and +, here.
 
     plan_files, present: texts by path.
     """
+    places: list[str] = []
     for path, text in plan_files.items():
         if path.endswith(".md"):
             continue
         if path not in present:
-            yield f"{path} is missing"
+            places.append(f"{path} is missing")
             continue
-        reader = READERS[PurePosixPath(path).suffix]  # what the program that a file is for makes of it
-        between = _between_documents if path.endswith(".yaml") else _between
         try:
-            yield from between(path, reader(path, text), reader(path, present[path]))
+            planned, here = _compared_lines(path, text), _compared_lines(path, present[path])
         except InputError as error:
-            yield str(error)
+            places.append(str(error))
+            continue
+        lines = list(unified_diff(planned, here, lineterm="", n=1))[2:]
+        for is_head, group in groupby(lines, key=lambda line: line.startswith("@@")):
+            block = [line[:MOST_SHOWN] for line in group]
+            if not is_head and not _is_for_the_cluster(block):
+                places.append("\n".join([f"{path}:", *block]))
+    return places
+
+
+def _compared_lines(path: str, text: str) -> list[str]:
+    """The lines of a file without comments; each word of a command is one, and of an address only its name."""
+    if ".json" in path:
+        return text.splitlines()
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if path.endswith(".env"):
+        return _addressed_names(path, lines)
+    if not path.endswith((".sh", ".cfg")):
+        return lines
+    return [f"{'    ' * bool(number)}{word}" for line in lines for number, word in enumerate(line.split())]
+
+
+def _addressed_names(path: str, lines: Iterable[str]) -> list[str]:
+    """The names that have an address; which one is the user's affair."""
+    names: dict[str, str] = {}
+    for line in lines:
+        name, _, address = line.partition("=")
+        if ADDRESS.fullmatch(address) is None:
+            raise InputError(f"{path}: {shown(line)} gives {name} no address")
+        if address in names:
+            raise InputError(
+                f"{path}: {names[address]} and {name} are both {address}, so their engines would share ports and "
+                "GPUs; give each a machine of its own"
+            )
+        names[address] = name
+    return list(names.values())
+
+
+def _is_for_the_cluster(block: Sequence[str]) -> bool:
+    """Whether a difference is one key of CLUSTER_KEYS more, with what is below it."""
+    first, *rest = [line for line in block if not line.startswith(" ")]
+    key = CLUSTER_KEYS.match(first)
+    return key is not None and all(line.startswith(f"{key[1]} ") for line in rest)
 
 
 def strays(plan_files: Collection[str], there: Iterable[str]) -> list[str]:
@@ -367,61 +408,3 @@ def strays(plan_files: Collection[str], there: Iterable[str]) -> list[str]:
     """
     rest = (path for path in sorted(there) if path not in plan_files and not path.startswith(RESULTS))
     return [path for path in rest if not any(name.startswith(".") for name in path.split("/"))]
-
-
-def _between_documents(path: str, plan_documents: list[Any], present: list[Any]) -> Iterator[str]:
-    """The differences of a file of YAML, which may hold several objects: a benchmark has a job for each class."""
-    if len(plan_documents) != len(present):
-        yield _length_fault(
-            path, ("document", "documents"), list(map(title, plan_documents)), list(map(title, present))
-        )
-        return
-    for wanted, stated in zip(plan_documents, present, strict=True):
-        yield from _between(path if len(plan_documents) == 1 else f"{path}: {title(wanted)}", wanted, stated)
-
-
-def _between(place: str, plan_value: Any, present: Any) -> Iterator[str]:
-    if isinstance(plan_value, dict) and isinstance(present, dict):
-        yield from (f"{place}: {_shown(key)} is missing" for key in plan_value if key not in present)
-        strange_keys = [key for key in present if key not in plan_value and key not in CLUSTER_KEYS]
-        yield from (f"{place}: {_shown(key)} does not belong there" for key in strange_keys)
-        for key in [key for key in plan_value if key in present]:
-            yield from _between(f"{place}: {key}", plan_value[key], present[key])
-    elif isinstance(plan_value, list) and isinstance(present, list):
-        if len(plan_value) != len(present):
-            yield _length_fault(place, ("entry", "entries"), plan_value, present)
-            return
-        for number, (wanted, stated) in enumerate(zip(plan_value, present, strict=True)):
-            # people find a line that was read as a list of words by its text
-            is_line = isinstance(stated, list) and bool(stated) and all(isinstance(word, str) for word in stated)
-            line = f", in the line {_shown(' '.join(stated))}" if is_line else ""
-            yield from (f"{fault}{line}" for fault in _between(f"{place}[{number}]", wanted, stated))
-    elif type(plan_value) is not type(present) or plan_value != present:
-        yield f"{place} is {_beside(present, plan_value)}, not {_beside(plan_value, present)}"
-
-
-def _length_fault(place: str, noun: tuple[str, str], planned: list[Any], present: list[Any]) -> str:
-    """That two lists have not as many members, and where they part: too many at the end, one missing, or another."""
-    few = f"1 {noun[0]}" if len(present) == 1 else f"{len(present):,} {noun[1]}"
-    places = (number for number, pair in enumerate(zip(planned, present, strict=False)) if pair[0] != pair[1])
-    at = next(places, min(len(planned), len(present)))
-    if at >= len(present):
-        strange = f"number {at + 1:,}, {_shown(planned[at])}, is missing"
-    elif at >= len(planned):
-        strange = f"number {at + 1:,}, {_shown(present[at])}, is too many"
-    else:
-        strange = f"they part at number {at + 1:,}, which is {_shown(present[at])}, not {_shown(planned[at])}"
-    return f"{place} has {few}, not {len(planned):,}: {strange}"
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-
-
-def _beside(value: Any, rival: Any) -> str:
-    """A value as `_shown`; of a long text that begins like the other one, the part where they differ."""
-    if not (isinstance(value, str) and isinstance(rival, str) and _shown(value) == _shown(rival)):
-        return _shown(value)
-    at = next(k for k, pair in enumerate(zip_longest(value, rival)) if pair[0] != pair[1]) - BEFORE
-    return f"...{_shown(value[at:])}"

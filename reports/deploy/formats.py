@@ -1,4 +1,4 @@
-"""How files are written and read: by Jinja, which quotes whatever it prints, and YAML as data that is dumped.
+"""How files are written: by Jinja, which quotes whatever it prints, and YAML as data that is dumped.
 
 A template's own text is written as it stands; every `{{ value }}` goes through the quoting of the format. Text that
 is of the format already (a host variable that the shell shall expand) is wrapped in `Raw` by the code, never by input.
@@ -10,15 +10,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from costmodel.errors import InputError, shown
-from search_spaces.sources import JsonText
 
 
 class Raw(str):
@@ -158,98 +155,3 @@ def manifest(about: str, *documents: Any) -> str:
 
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-DEEPEST: Final = 50
-"""Levels of a manifest; ours have 15, and libyaml's composer ends the whole program at some 10,000."""
-
-
-def load_documents(path: str, text: str) -> list[Any]:
-    r"""Read the documents of YAML in which no key stands twice, and nothing stands for another thing.
-
-    Empty ones count for nothing, as for kubectl.
-
-    >>> load_documents("x.yaml", "a: 1\n---\nb: 2\n---\n")
-    [{'a': 1}, {'b': 2}]
-    """
-    depth = 0
-    try:
-        for event in yaml.parse(text, Loader=_LOADER):  # anchors can hold themselves or grow without end
-            if isinstance(event, yaml.AliasEvent):
-                raise InputError(f"{path}: *{event.anchor} stands for another value; write it out")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEEPEST:
-                raise InputError(f"{path} is nested deeper than {DEEPEST} levels")
-        for node in yaml.compose_all(text, Loader=_LOADER):
-            _refuse_twice(path, node)
-        documents = list(yaml.load_all(text, Loader=_LOADER))
-    except InputError:
-        raise
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number or date that is none
-        raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-    return [document for document in documents if document is not None]
-
-
-def title(document: Any) -> str:
-    """What people call a document of Kubernetes: kind and name.
-
-    >>> title({"kind": "Job", "metadata": {"name": "chat"}}), title({"tensor-parallel-size": 2})
-    ('Job chat', 'one without a name')
-    """
-    about = document if isinstance(document, dict) else {}
-    metadata = about.get("metadata")
-    name = metadata.get("name") if isinstance(metadata, dict) else None
-    return "one without a name" if name is None else f"{about.get('kind')} {name}"
-
-
-def _refuse_twice(path: str, node: yaml.Node) -> None:
-    inner = node.value if isinstance(node, yaml.CollectionNode) else []
-    if isinstance(node, yaml.MappingNode):
-        names = [str(key.value) for key, _ in node.value]
-        if len(set(names)) < len(names):
-            raise InputError(f"{path}: {next(name for name in names if names.count(name) > 1)} stands twice")
-        inner = [value for _, value in node.value]
-    for value in inner:
-        _refuse_twice(path, value)
-
-
-ADDRESS: Final = re.compile(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?")
-"""A host's name or address, as it may stand in a URL and in a shell's file of variables."""
-
-
-def _commands(path: str, text: str) -> list[list[str]]:
-    """The lines of a script, or of HAProxy's configuration, in words; comments and indents mean nothing."""
-    lines = [line.partition(" # ")[0] for line in text.splitlines() if not line.lstrip().startswith("#")]
-    try:
-        return [words for words in map(shlex.split, lines) if words]
-    except ValueError as error:
-        raise InputError(f"{path} is not a script: {error}") from error
-
-
-def _addresses(path: str, text: str) -> list[str]:
-    """The names that have an address; which one is the user's affair."""
-    names: dict[str, str] = {}
-    for line in text.splitlines():
-        if not line or line.startswith("#"):
-            continue
-        name, _, address = line.partition("=")
-        if ADDRESS.fullmatch(address) is None:
-            raise InputError(f"{path}: {shown(line)} gives {name} no address")
-        if address in names:
-            raise InputError(
-                f"{path}: {names[address]} and {name} are both {address}, so their engines would share ports and "
-                "GPUs; give each a machine of its own"
-            )
-        names[address] = name
-    return list(names.values())
-
-
-READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
-    ".yaml": load_documents,
-    ".json": lambda path, text: JsonText(path, text).value(),
-    ".jsonl": lambda path, text: [
-        JsonText(f"{path}: line {number}", line).value() for number, line in enumerate(text.splitlines(), start=1)
-    ],
-    ".sh": _commands,
-    ".env": _addresses,
-    ".cfg": _commands,
-}
-"""By the ending of a file: what the program that it is for makes of its text."""

@@ -21,6 +21,7 @@ from costmodel.errors import InputError
 from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB
 from costmodel.words import join_words, percentage
+from optimizer.fleets.fleet import first_fit
 from optimizer.plans.plan import Route
 from reports.deploy.deployment import DeployedPool, Deployment, Device, fact
 from reports.deploy.flags import Flags, engine_flags, place_words, plain_words, span_words
@@ -307,27 +308,19 @@ class HostedReplica:
 
 def place(deployment: Deployment) -> tuple[HostedReplica, ...]:
     """Put the engines on hosts, in the plan's order: the first host of the type with enough free GPUs."""
-    groups: dict[str, list[Host]] = {}
-    replicas: list[HostedReplica] = []
-    gpus, engines, ranks = Counter[Host](), Counter[Host](), Counter[Host]()
-    for pool in deployment.pools:
-        hosts_of_type, size = groups.setdefault(pool.accelerator, []), pool.config.accelerator.node_size
-        for number in range(pool.replicas):
-            hosts = [host for host in hosts_of_type if pool.nodes == 1 and size - gpus[host] >= pool.node_gpus][:1]
-            if not hosts:
-                group = list(groups).index(pool.accelerator)
-                stem = re.sub(r"[^a-z0-9]+", "-", pool.accelerator.lower()).strip("-") or "gpu"
-                gres = Raw(f"{re.sub(r'[^a-z0-9]+', '_', pool.accelerator.lower())}:{size}")
-                numbers = range(len(hosts_of_type), len(hosts_of_type) + pool.nodes)
-                hosts = [Host(f"{stem}-{index}", group, index, gres) for index in numbers]
-                hosts_of_type += hosts
-            first = hosts[0]
-            places = tuple(range(gpus[first], gpus[first] + pool.node_gpus))
-            replicas.append(HostedReplica(pool, number, tuple(hosts), places, engines[first], ranks[first]))
-            for host in hosts:
-                gpus[host] += pool.node_gpus
-                engines[host] += 1
-                ranks[host] += pool.settings.data
+    types = list(dict.fromkeys(pool.accelerator for pool in deployment.pools))
+    pools = [(pool, number) for pool in deployment.pools for number in range(pool.replicas)]
+    sizes = ((types.index(p.accelerator), p.settings.gpus, p.config.accelerator.node_size) for p, _ in pools)
+    replicas, engines, ranks = list[HostedReplica](), Counter[Host](), Counter[Host]()
+    for (pool, number), (nodes, gpu) in zip(pools, first_fit(sizes), strict=True):
+        stem = re.sub(r"[^a-z0-9]+", "-", pool.accelerator.lower()).strip("-") or "gpu"
+        gres = Raw(f"{stem.replace('-', '_')}:{pool.config.accelerator.node_size}")
+        hosts = tuple(Host(f"{stem}-{index}", types.index(pool.accelerator), index, gres) for index in nodes)
+        places = tuple(range(gpu, gpu + pool.node_gpus))
+        replicas.append(HostedReplica(pool, number, hosts, places, engines[hosts[0]], ranks[hosts[0]]))
+        for host in hosts:
+            engines[host] += 1
+            ranks[host] += pool.settings.data
     return tuple(replicas)
 
 
