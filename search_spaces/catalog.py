@@ -49,6 +49,8 @@ TOP, ENGINES = "accelerators", "engines"
 """The keys of an overlay."""
 LIKE = "like"
 """Key of an overlay: the accelerator that a new one resembles."""
+CARD_KEYS = frozenset({"memory_gib", "bandwidth_tb_s", "tflops"})
+"""Keys that make an accelerator `like` another a card of its own, whose nodes have another label."""
 PRICE_SHORT = "price_usd_per_hour"
 """Key of an overlay: the price as one number."""
 EFFICIENCY = "efficiency"
@@ -363,7 +365,8 @@ def _overlaid(catalog: AcceleratorCatalog, spelling: str, entry: Any, file: str)
         prices = (model.price, *model.other_prices)
     base = catalog.entries.get(name or relative or "", {})
     if relative:
-        base = {key: value for key, value in base.items() if key != "aliases"}
+        own_names = {"aliases", "node_label"} if change.keys() & CARD_KEYS else {"aliases"}
+        base = {key: value for key, value in base.items() if key not in own_names}
     figures = {(kind, dtype): row for kind, rows in (entry.efficiency or {}).items() for dtype, row in rows.items()}
     full_entry = _merged_entry(base, change, file, relative)
     needed = [key for key, field in AcceleratorEntry.model_fields.items() if field.is_required()]

@@ -89,6 +89,13 @@ def test_a_new_accelerator_may_be_like_another(tmp_path: Path) -> None:
         assert figures.origin is Origin.ASSUMED
 
 
+def test_a_card_of_its_own_is_not_on_the_nodes_of_its_relative(tmp_path: Path) -> None:
+    text = "accelerators:\n  H144: {like: H100, memory_gib: 144}\n  Cheap: {like: H100, price_usd_per_hour: $2/h}\n"
+    catalog = load_catalog(overlay(tmp_path, text))
+    label = catalog.accelerator("H100").node_label
+    assert [catalog.accelerator(name).node_label for name in ("H144", "Cheap")] == ["", label]
+
+
 # --- what a price is of
 
 

@@ -87,6 +87,12 @@ def test_one_that_is_too_large_says_by_how_much(short_runs: None, tmp_path: Path
     assert {"Fleet", "Cost and goodput", "SLOs", "What binds", "Trust"} <= set(titles)
 
 
+def test_one_with_a_pool_that_others_can_replace_is_told_so(short_runs: None, tmp_path: Path) -> None:
+    evaluation = evaluated(tmp_path, POOL, POOL | {"replicas": 2, "tensor_parallel": 4})
+    assert [(pool.replicas, pool.needed) for pool in evaluation.provisioning.pools] == [(2, 1), (2, 0)]
+    assert evaluation.provisioning.cost_usd_per_hour == pytest.approx(3.99)
+
+
 def test_one_near_its_capacity_is_undecided(short_runs: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run at more than the rate falls behind, where those at the rate itself meet every goal."""
 

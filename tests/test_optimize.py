@@ -177,7 +177,9 @@ class TestNoFleet:
         plan = optimize(given(60.0, offers=stock), level=Level.STANDARD)
         assert plan.status is Status.INFEASIBLE
         assert plan.binding[0].constraint == "inventory"
-        most = re.search(r"No fleet of 2 H100 GPUs can serve more than ([\d.]+) req/s\.$", plan.binding[0].sentence)
+        most = re.search(
+            r"No fleet of at most 2 H100 GPUs can serve more than ([\d.]+) req/s\.$", plan.binding[0].sentence
+        )
         best = optimize(given(20.0, offers=stock, objective=Objective(Goal.MAX_GOODPUT)))
         assert best.goodput_rps < float(most[1]) < 20.0 * best.goodput_rps
         (nearest,) = plan.alternatives

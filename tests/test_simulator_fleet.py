@@ -65,12 +65,20 @@ def test_what_no_load_changes_comes_before_the_first_token_and_before_the_next_r
 
 
 @pytest.mark.parametrize(
-    ("nics", "expected"), [((1, 1), [0.1, 0.2, 0.3]), ((2, 2), [0.2, 0.2, 0.4]), ((1, 2), [0.2, 0.4, 0.6])]
+    ("nics", "expected"), [((1, 1), [0.1, 0.2, 0.3]), ((2, 2), [0.2, 0.2, 0.4]), ((1, 2), [0.2, 0.2, 0.4])]
 )
 def test_hand_overs_share_the_links(nics: tuple[int, int], expected: list[float]) -> None:
     """Prompts of 100 tokens in one step: a NIC of two has half of the bandwidth, and the slower end decides."""
     result = simulate(trace_of([0.0] * 3), split(per_token=1e-3, nics=nics))
     np.testing.assert_allclose(np.sort(result.transfer), expected)
+
+
+def test_a_slow_end_does_not_hold_the_link_of_a_fast_one() -> None:
+    """Three prompts of 0.1 s on the sender's link and 0.3 s on those of two receivers: two go side by side."""
+    prefill, decode = split(per_token=1e-3)
+    slow = replace(decode, kv_seconds_per_token=3e-3, replicas=2)
+    result = simulate(trace_of([0.0] * 3), (prefill, slow))
+    np.testing.assert_allclose(np.sort(result.transfer), [0.3, 0.3, 0.6])
 
 
 def test_kv_is_held_on_the_prefill_side_until_it_has_arrived() -> None:

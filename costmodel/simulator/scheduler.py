@@ -8,8 +8,9 @@ An engine that does not pull is sent KV as soon as its prompt is computed. One t
 it begins a step and has a sequence and the blocks for it, which are reserved from then on; until then it waits on the
 prefill side, whose blocks it keeps, first come first served.
 
-A hand-over of n tokens occupies one link (NIC) of each end, the ones free first, for n x max(send, receive) seconds;
-hand-overs over the same link go one after the other. The blocks on the prefill side are held until the KV has come.
+A hand-over of n tokens occupies one link (NIC) of each end, the ones free first: n x send seconds there, n x receive
+seconds here, each in the order of the link. It has come when both are done; neither link idles for the other, as
+transfers side by side share it. The blocks on the prefill side are held until the KV has come.
 """
 
 from __future__ import annotations
@@ -491,13 +492,13 @@ def send_kv(w: World, s: int, t: float) -> None:
     """Send the KV of the prompt in slot s to its decode engine."""
     slot = w.slots[s]
     sender, receiver = w.engines[w.lanes[slot.first_lane].engine], w.engines[w.lanes[slot.lane].engine]
-    end, wire = t, slot.prompt * max(sender.send, receiver.send)
-    if wire > 0.0:
+    end = t
+    if sender.send > 0.0 or receiver.send > 0.0:
         out = first_free(w, sender.link_at, sender.nics)
         into = first_free(w, receiver.link_at + receiver.nics, receiver.nics)
-        end = max(t, w.free_at[out], w.free_at[into]) + wire
-        w.free_at[out] = end
-        w.free_at[into] = end
+        w.free_at[out] = max(t, w.free_at[out]) + slot.prompt * sender.send
+        w.free_at[into] = max(t, w.free_at[into]) + slot.prompt * receiver.send
+        end = max(w.free_at[out], w.free_at[into])
     add_event(w, HAND_OVER, s, end)
 
 

@@ -380,7 +380,7 @@ class PoolNeed(Record):
 
     pool: str
     replicas: Degree
-    needed: Degree
+    needed: Count
 
 
 class Provisioning(Record):

@@ -218,19 +218,19 @@ def describe_impossible(instance: Instance, effort: Effort) -> Miss:
         return miss
     worst, *other_shortfalls = miss.shortfalls
     rate = share * instance.problem.workload.request_rate
-    most = f"No fleet {limits} can serve more than {rate:.3g} req/s."
+    most = f"No fleet of at most {limits} can serve more than {rate:.3g} req/s."
     return replace(
         miss, shortfalls=[worst.model_copy(update={"sentence": f"{worst.sentence} {most}"}), *other_shortfalls]
     )
 
 
 def _limit_words(problem: Problem) -> str:
-    """The limits on the fleet in words, such as "of 8 H100 GPUs within $20/h"; those of routers are left out."""
+    """The limits on the fleet in words, such as "8 H100 GPUs and $20/h"; those of routers are left out."""
     limits = dict(stated_limits(problem))
     stocks = {name.removeprefix(INVENTORY): most for name, most in limits.items() if name.startswith(INVENTORY)}
     gpus = [plural(most, f"{name} GPU") for name, most in stocks.items()]
     ceilings = [amount(limits[name], unit) for name, unit in LIMIT_UNITS.items() if unit and name in limits]
-    return " ".join(f"{word} {join_words(each)}" for word, each in (("of", gpus), ("within", ceilings)) if each)
+    return join_words([*gpus, *ceilings])
 
 
 def nearest_simulated(instance: Instance, verdict: Verdict) -> Miss:

@@ -114,7 +114,7 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
     """The fewest replicas of each pool with which the fleet meets every SLO at the rate of the bench.
 
     Replicas are doubled until it does, HALVINGS times at most (beyond that engines lack speed), and at twice the rate
-    once more; then taken from one pool after the other, the dearest first, by bisection.
+    once more; then taken from one pool after the other, the dearest first, by bisection, until none can spare any.
     own: the verdict on the fleet as it is.
     """
     pools = subject.fleet.pools
@@ -124,13 +124,22 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
     def verdict(counts: tuple[int, ...]) -> Verdict:
         return own if own is not None and counts == start else sure_verdict(bench, subject.resize(counts))
 
+    def holds(counts: tuple[int, ...]) -> bool:
+        try:
+            return verdict(counts).held
+        except InputError:  # without a pool that only this one can replace
+            return False
+
     def judged(label: str, counts: tuple[int, ...]) -> JudgedFleet:
         return judged_fleet(subject.instance, label, verdict(counts))
 
     more = (tuple(count * 2**times for count in start) for times in range(doublings + 1))
     enough = next((counts for counts in more if verdict(counts).held), ())
     prices = [float(subject.instance.tables.usd_per_hour[pool.shape]) for pool in pools]
-    needed_replicas = fewest_replicas(enough, prices, lambda counts: verdict(counts).held)
+    needed_replicas, before = enough, tuple[int, ...]()
+    while needed_replicas != before:
+        before = needed_replicas
+        needed_replicas = fewest_replicas(before, prices, holds, subject.least)
     less = [(pool.name, index) for index, pool in enumerate(pools) if needed_replicas and needed_replicas[index] > 1]
     return Provisioning(
         rate_rps=subject.instance.problem.workload.request_rate * bench.volume,
@@ -159,8 +168,9 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
 class Subject:
     """A fleet to evaluate.
 
-    resize: the same fleet with other replicas, routed as it would be; wanted: the problem whose cheapest fleet is set
-    beside it; volume: multiple of the demand that it serves.
+    resize: the same fleet with other replicas, routed as it would be (InputError: requests are left that no pool
+    serves); wanted: the problem whose cheapest fleet is set beside it; volume: multiple of the demand that it serves;
+    least: fewest replicas of a pool; 0: it can do without the pool.
     """
 
     instance: Instance
@@ -169,6 +179,7 @@ class Subject:
     wanted: Problem
     name: str
     volume: float = 1.0
+    least: int = 1
 
 
 def subject_of(stated_fleet: StatedFleet) -> Subject:
@@ -178,22 +189,21 @@ def subject_of(stated_fleet: StatedFleet) -> Subject:
     """
     instance = planned_instance(stated_fleet.problem)
     masks = [_served(instance, pool) for pool in stated_fleet.pools.values()]
-    _check_served(instance, stated_fleet, masks)
-
     records = {name: _record_of(pool) for name, pool in stated_fleet.pools.items()}
 
     def resize(replicas: tuple[int, ...]) -> Fleet:
-        rows = zip(records.items(), replicas, masks, strict=True)
-        return routed(
-            instance, [pool_of_record(instance, record, name, count, mask) for (name, record), count, mask in rows]
-        )
+        rows = [row for row in zip(records.items(), replicas, masks, strict=True) if row[1]]
+        pools = [pool_of_record(instance, record, name, count, mask) for (name, record), count, mask in rows]
+        _check_served(instance, stated_fleet.name, pools)
+        fleet = routed(instance, pools)
+        if not can_hand_over(instance, fleet):
+            raise InputError(
+                f"{stated_fleet.name}: its prefill pools cannot hand all their requests over to its decode pools"
+            )
+        return fleet
 
     fleet = resize(tuple(pool.replicas for pool in stated_fleet.pools.values()))
-    if not can_hand_over(instance, fleet):
-        raise InputError(
-            f"{stated_fleet.name}: its prefill pools cannot hand all their requests over to its decode pools"
-        )
-    return Subject(instance, fleet, resize, stated_fleet.wanted, stated_fleet.name)
+    return Subject(instance, fleet, resize, stated_fleet.wanted, stated_fleet.name, least=0)
 
 
 def subject_of_plan(plan: Plan, base: Path | None = None) -> Subject:
@@ -253,12 +263,14 @@ def _served(instance: Instance, pool: StatedPool) -> FloatArray:
     return np.asarray(np.isin(flows.slo, classes) & (flows.isl >= low) & (flows.isl < high), dtype=np.float64)
 
 
-def _check_served(instance: Instance, fleet: StatedFleet, masks: list[FloatArray]) -> None:
-    """Raise InputError for requests whose prompt no pool computes, or whose tokens none generates."""
-    flows = instance.flows
-    roles = [pool.role for pool in fleet.pools.values()]
+def _check_served(instance: Instance, name: str, pools: list[FleetPool]) -> None:
+    """Raise InputError for requests whose prompt no pool computes, or whose tokens none generates.
+
+    The route of each pool, (flows,), is 1 for flows that it may serve, else 0; name: of the fleet.
+    """
+    flows, nothing = instance.flows, np.zeros(instance.flows.isl.size)
     colocated, prefill, decode = (
-        sum((mask for mask, pool_role in zip(masks, roles, strict=True) if pool_role == role), np.zeros(flows.isl.size))
+        sum((pool.route for pool in pools if pool.role is role), nothing)
         for role in (Role.COLOCATED, Role.PREFILL, Role.DECODE)
     )
     for fault, lost_flows in (
@@ -267,10 +279,10 @@ def _check_served(instance: Instance, fleet: StatedFleet, masks: list[FloatArray
     ):
         if lost_flows.any():
             flow = int(np.argmax(lost_flows))
-            name = instance.problem.slos[int(flows.slo[flow])].name
+            slo = instance.problem.slos[int(flows.slo[flow])].name
             raise InputError(
-                f"{fleet.name}: {fault} of class {name} with an ISL of {flows.isl[flow]:,.0f}; widen slo_classes or "
-                "isl of a pool"
+                f"{name}: {fault} of class {slo} with an ISL of {flows.isl[flow]:,.0f}; widen slo_classes or isl of a "
+                "pool"
             )
 
 

@@ -304,13 +304,23 @@ def verdict(purchase: BuyingPlan) -> tuple[str, str]:
     )
 
 
+def cheapest_rent(purchase: BuyingPlan, offer: int) -> tuple[float, str]:
+    """What a GPU of an offer costs by the hour where the most of them are rented [$/h], and how: spares count."""
+    most, prices = int(purchase.levels.most[:, offer].max()), [(rents(purchase)[offer], "on demand")]
+    spots = [(item.running, item.spot) for item in purchase.terms.contracts if item.offer == offer and item.spot]
+    if most:
+        prices += [(usd * int(gpus_to_rent(most, spot)[most]) / most, "on spot with its spares") for usd, spot in spots]
+    return min(prices)
+
+
 def deciding_sentences(purchase: BuyingPlan) -> list[str]:
     """What decides for or against a commitment to each GPU type: its price in use all day, and how much use pays."""
-    months, rent, sentences = purchase.terms.forecast.months, rents(purchase), list[str]()
-    for offer, price in rent.items():
+    months, sentences = purchase.terms.forecast.months, list[str]()
+    for offer in rents(purchase):
         contracts = [item for item in purchase.terms.contracts if item.committed and item.offer == offer]
         if not contracts:
             continue
+        price, rented = cheapest_rent(purchase, offer)
         best = min(contracts, key=lambda item: least_use(item, price, months))
         share = least_use(best, price, months)
         pays = f"it pays if used for more than {percent(share)} of the hours" if share < 1.0 else "it never pays"
@@ -318,7 +328,7 @@ def deciding_sentences(purchase: BuyingPlan) -> list[str]:
         label = "A" if sentences else "What decides: a"
         sentences.append(
             f"{label} GPU{tier} in use all day costs {hourly(hourly_price(best, months))} with "
-            f"{contract_name(purchase, best)}, {hourly(price)} on demand; {pays}."
+            f"{contract_name(purchase, best)}, {hourly(price)} {rented}; {pays}."
         )
     return sentences
 

@@ -300,7 +300,8 @@ def _rates(simulation: Simulated) -> Section:
         burst = ", at which the fleet also recovers from a burst that fills its KV memory" if is_less else ""
         sentence = (
             f"Goodput: {rate(goodput.rate)}, exact to {percent(goodput.tolerance)}. Up to it the lower end of the 95 % "
-            f"interval reaches the goal. The plan states {rate(own_rate)}{burst}."
+            f"interval reaches the goal. {'The plan states' if plan.simulated else 'By formula it is'} {rate(own_rate)}"
+            f"{burst}."
         )
     return Section(
         "Goodput" if curve is None else "Latency and throughput",

@@ -266,7 +266,8 @@ class DeployedPool:
     @property
     def arm(self) -> bool:
         """Whether the CPUs beside its GPUs are Arm's, as in NVIDIA's superchips."""
-        return re.match(fact("arm_labels"), self.config.accelerator.node_label) is not None
+        labels = (self.node_label, self.config.accelerator.node_label)
+        return any(re.match(fact("arm_labels"), label) for label in labels)
 
     @property
     def node_gpus(self) -> int:

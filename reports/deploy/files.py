@@ -219,7 +219,10 @@ def _pool_faults(deployment: Deployment, pool: DeployedPool) -> Iterator[str]:
     rank = settings.tensor * settings.pipeline
     if deployment.engine == "vllm" and settings.data > 1 and pool.nodes > 1 and gpus % rank:
         yield f"data ranks of {rank} GPUs do not fill the {gpus} that it has on each node"
-    if deployment.target.pods and LABEL.fullmatch(pool.node_label) is None:
+    if deployment.target.pods and not pool.node_label:
+        name = pool.config.accelerator.name
+        yield f"the catalog has no node label of {name}; give it with --label {name}=LABEL"
+    elif deployment.target.pods and LABEL.fullmatch(pool.node_label) is None:
         yield f"no node can carry the label {shown(pool.node_label)}; give its GPUs' own with --label"
 
 
