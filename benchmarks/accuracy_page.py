@@ -217,11 +217,11 @@ def _prompts() -> str:
     """What prompts take beyond their kernels, by generation of GPUs."""
     catalog = load_catalog()
     gpus = [catalog.accelerator(name) for name in ("H100", "B200", "MI355X")]
-    shares = [f"{gpu.in_engine.first_token:g} ({gpu.in_engine.prefill_worker:g}) on {gpu.name}" for gpu in gpus]
+    factors = [f"{gpu.in_engine.first_token:g} on {gpu.name}" for gpu in gpus]
     return (
-        "First tokens of models with routed experts come later than their steps end. On workers that only prefill,\n"
-        f"these steps take longer than their kernels instead. Factors (in brackets, of such workers):\n"
-        f"{', '.join(shares)}.\n"
+        f"First tokens of models with routed experts come later than their steps end: {', '.join(factors)}.\n"
+        f"On workers that only prefill, these steps take {gpus[0].in_engine.prefill_worker:g} times as long as their "
+        "kernels instead.\n"
         "GPUs of a generation share a figure. Measured, not fitted to serving: what the units bound takes\n"
         f"{gpus[0].in_engine.arithmetic:g} times as long in an engine as in the kernel tables, whose short runs do not "
         "reach the power limit."

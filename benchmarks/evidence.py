@@ -275,6 +275,12 @@ def expanding_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evid
 
 DISPATCH = "moe_a2a_trtllm"
 """Table of the kernels that bring tokens to their experts and back; others in it do not move 16 bit both ways."""
+ONE_SIDED = Path(__file__).parent / "measured" / "dispatch_gb200.csv"
+"""The same by kernels that write and read the memory of other GPUs over NVLink, on 8 to 64 GPUs of a GB200 NVL72. B200
+has the same GPUs, links and kernels."""
+ONE_SIDED_SOURCE = (
+    "NVLinkOneSided of TensorRT-LLM on GB200 NVL72 (docs/source/blogs/tech_blog/blog18, 22de8b34, Apache-2.0)"
+)
 
 
 def collective_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
@@ -298,7 +304,8 @@ def collective_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evi
         if mine:
             source = f"kernels/comm.csv ({TABLES}), DeepEP of trtllm {mine[0]['version']}, the quicker of both kernels"
             found.append(evidence(name, "all_to_all", "bf16", dispatch_samples(mine, hardware[name]), source))
-    return found
+    one_sided = dispatch_samples(rows_of(ONE_SIDED), hardware["B200"], spread=True)
+    return [*found, evidence("B200", "all_to_all", "bf16", one_sided, ONE_SIDED_SOURCE)]
 
 
 def link_rule(samples: Samples) -> Finding:

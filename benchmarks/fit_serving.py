@@ -7,9 +7,9 @@ Data: serving/closed_loop.csv and serving/r1_2026.csv in PDPLAN_DATA, else ../sh
 scripts. Kernels are those of the catalog: fit them first. Nineteen rows are fitted with the prefill layout of their
 public recipe in place of the label (`serving_layouts`).
 
-Per engine, the time before a prompt starts; for all engines together, the time of the host per step (what a request
-adds stays as it is in the catalog, since no row shows it), what launching a kernel takes and three figures of
-disaggregation; for each generation of GPUs, how much later than its prompt's steps a first token comes. With r =
+For all engines together: the time before a prompt starts, that of the host per step (what a request adds stays as it is
+in the catalog, since no row shows it), what launching a kernel takes where no compiler saves it, and three figures of
+disaggregation. For each generation of GPUs: how much later than its prompt's steps a first token comes. With r =
 ln(predicted / measured), the loss is the mean of r^2 / (r^2 + c^2) (Geman and McClure 1987), which counts rows that
 are near and lets go of those that no model explains (warm-up, prefix caches, mislabelled load); a pull towards PRIOR,
 which is what theory says, settles what the rows leave open. One fit with all models goes into the catalog; its error
@@ -33,7 +33,16 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from serving_intervals import Logs, Steadies, by_stratum, coverage, factors, logs_of, residuals_of  # noqa: E402
-from serving_tables import FILES, GENERATIONS, PREFILL_SHARE, Table, generation, load_tables, merged, plausible  # noqa: E402
+from serving_tables import (  # noqa: E402
+    FILES,
+    GENERATIONS,
+    PREFILL_WORKER,
+    Table,
+    generation,
+    load_tables,
+    merged,
+    plausible,
+)
 
 from costmodel.engine import ServingPolicy  # noqa: E402
 from costmodel.queues.steady_state import Steady  # noqa: E402
@@ -44,18 +53,20 @@ from search_spaces.engines import ENGINES, load_serving_policy, serving_policy  
 Array = NDArray[np.float64]
 Prior = dict[str, tuple[float, float]]
 
-PRIOR = {"arrival_ms": (20.0, 0.7)}
-"""Where a parameter of an engine is drawn to, and how far (in its logarithm) it may stray cheaply: round figures."""
-SHARED_PRIOR = {
+PRIOR = {
+    "arrival_ms": (20.0, 0.7),
     "step_us": (400.0, 0.5),
     "launch_us": (40.0, 1.0),
     "handover_ms": (80.0, 0.5),
     "handover_burst": (0.06, 0.5),
-    PREFILL_SHARE: (0.25, 0.5),
+    PREFILL_WORKER: (1.1, 0.1),
 }
-"""The same of what all engines share."""
-WITH_POLICY = tuple(name for name in SHARED_PRIOR if name not in ("step_us", PREFILL_SHARE))
+"""Where a parameter is drawn to, and how far (in its logarithm) it may stray cheaply: round figures."""
+WITH_POLICY = tuple(name for name in PRIOR if name not in ("step_us", PREFILL_WORKER))
 """Those of them that stand with each engine's serving policy."""
+COMPILED = ("vllm",)
+"""Engines that compile the model by default, so that launching the kernels of a prompt one by one takes no time that
+counts (vLLM: `--compilation-config`, level 3). The others launch them from PyTorch."""
 FACTOR = (1.3, 0.3)
 """The same of the time until a first token over that of its prompt's steps, of every generation of GPUs."""
 PULL = 0.015
@@ -68,7 +79,7 @@ rest look slow too seldom."""
 SOURCE = "TTFT and TPOT at fixed concurrency (InferenceX and NVIDIA), with the catalog's kernels"
 ALL_GPUS = ("B200", "H100", "MI355X")
 """Generations with a factor of their own; one that no row shows has the mean of the others."""
-APART = ("handover_ms", "handover_burst", PREFILL_SHARE)
+APART = ("handover_ms", "handover_burst", PREFILL_WORKER)
 """Parameters that only disaggregated rows show."""
 STEPS, LONGEST_STEP, LAST_STEP = 12, 0.4, 0.01
 """Most steps of a search, and the longest and shortest of the logarithms of the parameters."""
@@ -88,10 +99,9 @@ ERROR_HEAD = """# How wrong the predictions are, by the residuals of models that
 """
 
 
-def prior_of(engines: Sequence[str], gpus: Sequence[str]) -> Prior:
+def prior_of(gpus: Sequence[str]) -> Prior:
     """What is believed of all parameters before any measurement."""
-    own = {f"{engine} {name}": belief for engine in engines for name, belief in PRIOR.items()}
-    return own | SHARED_PRIOR | dict.fromkeys(gpus, FACTOR)
+    return PRIOR | dict.fromkeys(gpus, FACTOR)
 
 
 def start(prior: Prior) -> Array:
@@ -106,15 +116,18 @@ def pull(prior: Prior, point: Array) -> float:
 
 @dataclass(frozen=True)
 class Fit:
-    """Parameters by name: of each engine, shared, and the factors of GPUs."""
+    """Parameters by name: those of all engines, and the factors of GPUs."""
 
     values: Mapping[str, float]
 
     def policy(self, engine: str) -> ServingPolicy:
         """The fitted policy of an engine."""
         overhead = replace(load_serving_policy(engine).overhead, step=self.values["step_us"] * MICRO)
-        shared = {name: self.values[name] for name in WITH_POLICY}
-        return serving_policy(engine, overhead, shared | {"arrival_ms": self.values[f"{engine} arrival_ms"]})
+        return serving_policy(engine, overhead, self.figures(engine))
+
+    def figures(self, engine: str) -> dict[str, float]:
+        """The fitted figures of an engine's policy, by their keys in engines.yaml."""
+        return {name: self.values[name] for name in WITH_POLICY} | ({"launch_us": 0.0} if engine in COMPILED else {})
 
     def predict(self, table: Table) -> Steady:
         """The steady state of a table."""
@@ -158,7 +171,7 @@ def fit(tables: Sequence[Table]) -> Fit:
     """Colocated rows decide all but what only disaggregated ones show; the latter decide that."""
     rows = merged(tables)
     gpus = sorted({generation(each) for table in tables for each in table.batch.deployments})
-    belief = prior_of(tuple(sorted(ENGINES)), gpus)
+    belief = prior_of(gpus)
     whole = _fitted([table for table in rows if not table.batch.pools.apart], belief, start(belief), APART)
     apart = [table for table in rows if table.batch.pools.apart]
     values = dict(unpacked(belief, _fitted(apart, belief, whole, set(belief) - set(APART))).values)
@@ -291,11 +304,10 @@ def write_engines(fitted: Fit) -> None:
     content = yaml.safe_load(text)
     for engine in sorted(ENGINES):
         entry = content[engine]
-        arrival = fitted.values[f"{engine} arrival_ms"]
         entry["step_overhead_us"] = settled(entry["step_overhead_us"], fitted.values["step_us"])
         entry["origin"], entry["source"] = "fitted", SOURCE
         known = entry["serving"]["fitted"]
-        fresh = {"arrival_ms": arrival, **{name: fitted.values[name] for name in WITH_POLICY}}
+        fresh = fitted.figures(engine)
         entry["serving"]["fitted"] = {name: settled(known[name], value) for name, value in fresh.items()}
     body = yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
     path.write_text(f"{head}\n{body}", "utf-8")
@@ -305,8 +317,8 @@ def write_engines(fitted: Fit) -> None:
     for name, entry in gpus.items():
         gpu = "H100" if name == "default" else GENERATIONS.get(name, name)
         entry["first_token"] = settled(entry["first_token"], fitted.values.get(gpu, entry["first_token"]))
-        left = (entry["first_token"] - 1.0) * fitted.values[PREFILL_SHARE]
-        entry["prefill_worker"] = float(f"{1.0 + left:.3g}")
+        if name == "default":
+            entry[PREFILL_WORKER] = float(f"{fitted.values[PREFILL_WORKER]:.3g}")
     body = "".join(f"{name}: {yaml.safe_dump(entry, default_flow_style=True)}" for name, entry in gpus.items())
     path.write_text(text[: text.index("default:")] + body, "utf-8")
 
@@ -378,7 +390,7 @@ def leave_gpus_out(tables: Sequence[Table], sound: Sequence[Table]) -> None:
 def main() -> None:
     """Fit, report, and write if asked to."""
     tables, as_run = load_tables(), load_tables(corrected=True)
-    sound = plausible(as_run, dict.fromkeys(ALL_GPUS, 1.0))
+    sound = plausible(as_run, dict.fromkeys((*ALL_GPUS, PREFILL_WORKER), 1.0))
     rows = [sum(table.ttft.size for table in each) for each in (tables, sound)]
     print(f"{rows[0]} rows, of which {rows[0] - rows[1]} contradict physics or themselves and are not fitted")
     everything = fit(sound)

@@ -230,11 +230,12 @@ def in_reach(operation: str, size: Array) -> NDArray[np.bool_]:
     return np.asarray(size >= 2 * STAGE_LIMIT)
 
 
-def dispatch_samples(rows: list[Row], hardware: Hardware) -> Samples:
+def dispatch_samples(rows: list[Row], hardware: Hardware, *, spread: bool = False) -> Samples:
     """Tokens to the experts of n GPUs and back, half of it: bytes over one GPU's link, as `all_to_all_time` counts.
 
-    A GPU sends each of its tokens to n (1 - (1 - 1/n)^k) GPUs, all but 1/n of them others. Of several kernels the
-    quickest counts, as engines choose by the number of tokens.
+    A GPU sends each of its tokens to n (1 - (1 - 1/n)^k) GPUs, all but 1/n of them others; where the benchmark spreads
+    the experts of a token evenly, to min(n, k). Of several kernels the quickest counts, as engines choose by the number
+    of tokens.
     """
     quickest: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
     for row in rows:
@@ -242,7 +243,8 @@ def dispatch_samples(rows: list[Row], hardware: Hardware) -> Samples:
         ways[row["op"]] = min(float(row["latency_ms"]) * 1e-3, ways.get(row["op"], np.inf))
     gpus, tokens, hidden, chosen, _ = np.array([[float(figure) for figure in case] for case in quickest]).T
     seconds = np.array([(ways["dispatch"] + ways["combine"]) / 2.0 for ways in quickest.values()])
-    traffic = tokens * (1.0 - (1.0 - 1.0 / gpus) ** chosen) * (gpus - 1.0) * hidden * WIDE
+    reached = np.minimum(chosen / gpus, 1.0) if spread else 1.0 - (1.0 - 1.0 / gpus) ** chosen
+    traffic = tokens * reached * (gpus - 1.0) * hidden * WIDE
     bins = regime(tokens * hidden * WIDE, MESSAGE_EDGES)
     return single_kernels(np.zeros_like(traffic), traffic, seconds, bins, peak=1.0, bandwidth=hardware.link)
 

@@ -44,8 +44,8 @@ GENERATIONS = {"H200": "H100", "GB200": "B200", "MI300X": "MI355X", "MI325X": "M
 """GPUs with the units and kernels of another one, which share its factor."""
 FILES = ("closed_loop.csv", "r1_2026.csv")
 """Measured serving results of the data folder."""
-PREFILL_SHARE = "prefill_share"
-"""How much longer steps of workers that only prefill take, over how much later first tokens come elsewhere."""
+PREFILL_WORKER = "prefill_worker"
+"""How much longer than their kernels steps of workers that only prefill take."""
 GRID = np.array([0.0, 0.03, 0.07, 0.13, 0.22, 0.34, 0.5, 0.7, 0.85, 1.0])
 """Running requests over the most, where the decode step is tabulated."""
 
@@ -143,8 +143,7 @@ def in_engine(deployment: MeasuredDeployment, factors: Mapping[str, float]) -> t
     """How much later than its prompt's steps a first token comes, and how much longer than kernels those take [1]."""
     if not deployment.model.is_moe:
         return 1.0, 1.0
-    factor = factors[generation(deployment)]
-    return (factor, 1.0) if deployment.decode is None else (1.0, 1.0 + (factor - 1.0) * factors.get(PREFILL_SHARE, 0.0))
+    return (factors[generation(deployment)], 1.0) if deployment.decode is None else (1.0, factors[PREFILL_WORKER])
 
 
 def generation(deployment: MeasuredDeployment) -> str:

@@ -323,7 +323,7 @@ class ServingPolicy:
     memory_fraction: share of HBM that it takes [1];
     quantized_kv_dtype: KV dtype that it chooses for 8-bit and 4-bit checkpoints;
     overhead: CPU time that a step waits for;
-    launch: what launching a kernel of a step with prompts takes, which no CUDA graph replays [s];
+    launch: of a kernel of a step with prompts, which no CUDA graph replays; 0 where the engine compiles the model [s];
     arrival: HTTP, tokenizing and scheduling before a lone prompt starts [s];
     handover: what a disaggregated TTFT has beyond prefill, queue, transfer and decode step [s];
     handover_burst: share of requests after the first wave that find all others' prompts ahead of them at the prefill

@@ -180,7 +180,8 @@ def parse_efficiency(
     relatives, linked = (
         {name: str(entry[key]) for name, entry in raw.items() if key in entry} for key in (LIKE, LINKS_LIKE)
     )
-    within = {DEFAULT: InEngine()} | {name: InEngine(**figures) for name, figures in engines.items()}
+    usual = InEngine(**engines.get(DEFAULT, {}))
+    within = {DEFAULT: usual} | {name: replace(usual, **figures) for name, figures in engines.items()}
     return EfficiencyTable(table, relatives, linked, within)
 
 

@@ -204,7 +204,7 @@ def prompt_of(steps: PromptSteps, first_token: FloatArray, least: FloatArray | f
 
 
 def launching_time(model: Transformer, policy: ServingPolicy) -> float:
-    """Least time of a step with prompts, whose kernels the host launches one by one [s]."""
+    """Least time of a step with prompts, whose kernels the host launches one by one [s]; none for compiled models."""
     return policy.launch * sum(layer_kernels(group) * group.count for group in model.layers)
 
 
