@@ -25,8 +25,9 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_simulate_prints_the_table_and_writes_the_files(
-    plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     rows, steps = tmp_path / "rows.csv", tmp_path / "steps.json"
     page = tmp_path / "page.html"
     arguments = ["simulate", str(plan_file), "--requests", "2000", "--csv", str(rows), "--timeline", str(steps)]
