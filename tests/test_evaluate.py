@@ -16,7 +16,7 @@ from costmodel.engine import Parallelism, Role
 from costmodel.queues.prefill import Prompts, prompt_wait
 from costmodel.queues.steady_state import ClosedLoad, EngineTimes, Prompt, WorkerPools, closed_loop
 from costmodel.step import StepLoad, step_time_one
-from optimizer.fleets.evaluate import MORE, Evaluation, evaluate, goodput_volume
+from optimizer.fleets.evaluate import RATE_MARGIN, Evaluation, evaluate, goodput_volume
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import pool_state
 from optimizer.fleets.purchase import prefill_seqs
@@ -109,8 +109,8 @@ class TestTheFleetFound:
 
     def test_it_keeps_up_with_a_few_more_requests(self, name: str) -> None:
         instance, fleet, result = fleet_of(name)
-        assert result.busiest * MORE <= 1.0 + 1e-9
-        assert all(state.stable for state in evaluate(instance, fleet, 1.0 + (MORE - 1.0) / 2.0).states)
+        assert result.busiest * RATE_MARGIN <= 1.0 + 1e-9
+        assert all(state.stable for state in evaluate(instance, fleet, 1.0 + (RATE_MARGIN - 1.0) / 2.0).states)
 
     def test_more_load_is_never_better(self, name: str) -> None:
         instance, fleet, _ = fleet_of(name)

@@ -22,7 +22,16 @@ from costmodel.queues.decode import Steps
 from costmodel.queues.waits import StepsAhead, step_in_progress
 from optimizer.loads.bisection import fewest_replicas, largest_load
 from optimizer.loads.instance import LINK_UTILIZATION, Instance, Resource
-from optimizer.plans.records import ALIKE, MOST_MORE, NOTABLE, QUANTILES, TOLERANCE, ClassLatencies, Quantiles
+from optimizer.plans.records import (
+    ALIKE,
+    MOST_MORE,
+    NOTABLE,
+    QUANTILES,
+    ROUNDING,
+    TOLERANCE,
+    ClassLatencies,
+    Quantiles,
+)
 from search_spaces.problem import whole_limit
 
 from .fleet import Fleet, FleetPool
@@ -33,9 +42,9 @@ SLICES = 32
 """Slices of the time of a whole request, over which the distribution of its decode time is summed."""
 NEGLIGIBLE_SHARE = 1e-12
 """A slice in which no larger share of the requests ends is skipped [1]."""
-MORE = 1.0 + NOTABLE
-"""Rate at which a fleet must keep up, over the planned one: of a queue just below its capacity nothing can be foretold,
-as it forgets a wave only after 1 / (1 - rho)^2 requests, here 400 [1]."""
+RATE_MARGIN = 1.0 + NOTABLE
+"""Rate at which a fleet must keep up, over the planned one: a run shows nothing about a queue nearer its capacity, as
+that forgets a wave only after 1 / (1 - rho)^2 requests, here 400 [1]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,13 +164,13 @@ class Evaluation:
     def goal_share(self) -> float:
         """Share of its goal that the worst class reaches [1]; 0 for a fleet that falls behind.
 
-        At 1 or more the fleet meets its goals, but for rounding, and would keep up at MORE times the rate. If only
-        later tokens make it miss, the share counts these alone, whatever the TTFT.
+        At 1 or more the fleet meets its goals, but for rounding, and would keep up at RATE_MARGIN times the rate. If
+        only later tokens make it miss, the share counts these alone, whatever the TTFT.
         """
         if not self.stable:
             return 0.0
         late = self.late_later + self.full
-        goal_share = min(self._goal_share(late), 1.0 / (MORE * self.busiest))
+        goal_share = min(self._goal_share(late), 1.0 / max(RATE_MARGIN * self.busiest, ROUNDING))
         return goal_share if goal_share < 1.0 else self._goal_share(late + self.late_first)
 
     @property
@@ -346,9 +355,9 @@ def utilization(instance: Instance, pool: FleetPool, state: PoolState) -> dict[s
 
 
 def busiest(instance: Instance, pool: FleetPool, state: PoolState) -> float:
-    """Load of the busiest resource of a pool over its capacity: prompts, request slots, KV memory [1]."""
-    slots = state.running / float(instance.tables.seqs[pool.seqs]) if pool.role is not Role.PREFILL else 0.0
-    return max(state.wait.load if state.wait is not None else 0.0, slots, state.memory)
+    """Load of the busiest resource of a pool over its capacity; of prompts as if every step were full [1]."""
+    load = {} if state.wait is None else {str(Resource.TIME): state.wait.load}
+    return max((utilization(instance, pool, state) | load).values())
 
 
 def _class_shares(instance: Instance) -> FloatArray:

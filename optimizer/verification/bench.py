@@ -24,7 +24,7 @@ from costmodel.simulator.metrics import BATCHES, GROWTH, TAIL, WARM_UP
 from costmodel.simulator.steps import GridSteps
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage
-from optimizer.fleets.evaluate import MORE, busiest
+from optimizer.fleets.evaluate import RATE_MARGIN, busiest
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.fleets.purchase import allowed, fleet_cost
@@ -197,15 +197,15 @@ class Slice:
             requests *= 2
 
     def gives_way(self, number: int) -> Judgement | None:
-        """The judgement of a run at MORE times the rate, if the fleet falls behind in it; else None.
+        """The judgement of a run at RATE_MARGIN times the rate, if the fleet falls behind in it; else None.
 
         Only where the formulas say that some resource is too busy for that: a queue just beyond its capacity grows so
         slowly that its runs end before most requests are late.
         """
         states = ((pool, pool_state(self.instance, pool, self.volume)) for pool in self.fleet.pools)
-        if all(busiest(self.instance, pool, state) * MORE <= 1.0 for pool, state in states):
+        if all(busiest(self.instance, pool, state) * RATE_MARGIN <= 1.0 for pool, state in states):
             return None
-        run = Run.of(self.drawn(self.full, number, MORE), self.engines)
+        run = Run.of(self.drawn(self.full, number, RATE_MARGIN), self.engines)
         judgement = judge_runs(self.instance, self.engines, [run])
         return judgement if judgement.overloaded else None
 
@@ -221,7 +221,7 @@ class Verdict:
 
     blamed: pools that made it miss; the runs of one that did not hold are not kept. confirmation: the number of the one
     that it was put to last, 0: none. stuck: it did not come out of a crowd; replayed: it missed a goal when the
-    recorded requests came in order; near_capacity: it keeps its goals, but falls behind at MORE times the rate.
+    recorded requests came in order; near_capacity: it keeps its goals, but falls behind at RATE_MARGIN times the rate.
     `judgement` is of the run that decided, and tail its distance to the limits (`distance`).
     """
 

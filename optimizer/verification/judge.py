@@ -149,10 +149,11 @@ def simulated_fleet(
 def kv_of_token(instance: Instance, pool: FleetPool) -> float:
     """KV of one token of the requests that a pool runs, on one GPU [byte]: windows keep less of long contexts.
 
-    A request runs for as long as it generates: the mean is over all output tokens.
+    A request runs for as long as it generates: the mean is over all output tokens. 0 where the pool runs none.
     """
     running = instance.flows.share * pool.route * instance.flows.osl
-    return float(running @ instance.tables.kv_held[pool.shape] / (running @ instance.flows.mean_context))
+    tokens = float(running @ instance.flows.mean_context)
+    return float(running @ instance.tables.kv_held[pool.shape]) / tokens if tokens > 0.0 else 0.0
 
 
 def simulated_tier(instance: Instance, pool: FleetPool) -> SimulatedTier:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from costmodel.engine import Role
-from optimizer.fleets.evaluate import MORE, holds_at, worst_share
+from optimizer.fleets.evaluate import RATE_MARGIN, holds_at, worst_share
 from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.purchase import allowed, classes_apart, fewer_replicas, fleet_cost
 from optimizer.loads.effort import Effort
@@ -88,18 +88,19 @@ def _apart(fleet: Fleet) -> Engines:
     return fleet_key(fleet.resized([0] * len(counts))), counts
 
 
-def most_in_vain(miss: Verdict) -> Engines:
+def ruled_out_by(miss: Verdict) -> Engines:
     """Fleets of the same engines that a miss rules out, by their most replicas.
 
-    Any number in pools that are not to blame, if the goal would be missed without the requests that these make late,
-    at most half an even share each (`pools_to_blame`). A crowd fills pools that wait for others, so there none is free.
+    A fleet that is shown to miss rules out any number in pools that are not to blame, if the goal would be missed
+    without the requests that these make late, at most half an even share each (`pools_to_blame`). A crowd fills pools
+    that wait for others, so it blames none alone.
     """
     engines, counts = _apart(miss.fleet)
     others = 0.5 * (1.0 - len(miss.blamed) / len(counts))
     shares = [
         (item.attainment_goal, item.attainment + others * (1.0 - item.attainment)) for item in miss.judgement.classes
     ]
-    alone = miss.near_capacity or any(share < goal for goal, share in shares)
+    alone = miss.near_capacity or (miss.judgement.refuted and any(share < goal for goal, share in shares))
     if not miss.blamed or miss.stuck or not alone:
         return engines, counts
     return engines, tuple(count if number in miss.blamed else sys.maxsize for number, count in enumerate(counts))
@@ -197,7 +198,7 @@ class Loop:
     def cheapest(self, below: float = math.inf) -> Candidate | None:
         """Take the cheapest fleet below `below` [$/h] from the queue; of equals the one `preferred`.
 
-        Fleets that were taken before, or have no more replicas in any pool than a refuted one, are skipped.
+        Fleets that were taken before, or that a miss rules out, are skipped.
         """
         self.waiting = [
             candidate
@@ -240,7 +241,7 @@ class Loop:
         self.trail.append((candidate.what, miss))
         self.nearest = miss if self.nearest is None or miss.distance < self.nearest.distance else self.nearest
         if miss.judgement.refuted or miss.near_capacity:
-            self.misses.append(most_in_vain(miss))
+            self.misses.append(ruled_out_by(miss))
         fleet, center = self._settings(miss)
         if fleet is not None:
             self.wait(fleet, REPAIRED, candidate.rounds, candidate.fewer)
@@ -288,7 +289,7 @@ class Loop:
             return False
         misses = [verdict for verdict in self.bench.verdicts.values() if not verdict.held]
         space = replace(self.space, late=self.bench.late, cut=set())
-        space = space.without([(engines_of(instance, miss.fleet)[0], most_in_vain(miss)[1]) for miss in misses])
+        space = space.without([(engines_of(instance, miss.fleet)[0], ruled_out_by(miss)[1]) for miss in misses])
         cheapest = cheapest_held(space, instance.problem, cost)
         self.complete, self.untried = cheapest is None and not space.cut, self.untried - 1
         if cheapest is not None:
@@ -344,9 +345,9 @@ def other_settings(bench: Bench, miss: Verdict) -> list[Fleet]:
 
     Chunks are one or two places larger in the table, or smaller: to an engine that stops its decodes for prompts few
     large ones are a mercy, to one that mixes them small ones. Batch limits are the smallest that the formulas think
-    enough at MORE of the demand; where a pool has that, a larger one. Of a fleet that misses by far, and by formula
-    too, only what the formulas promise more of; none where only its confirmation showed it to miss. One that did not
-    come out of a crowd gets smaller batch limits: fewer requests at once fill less memory.
+    enough at RATE_MARGIN of the demand; where a pool has that, a larger one. Of a fleet that misses by far, and by
+    formula too, only what the formulas promise more of; none where only its confirmation showed it to miss. One that
+    did not come out of a crowd gets smaller batch limits: fewer requests at once fill less memory.
     """
     instance, fleet = bench.instance, miss.fleet
     if not miss.blamed or miss.confirmation:
@@ -400,10 +401,10 @@ def each_setting(instance: Instance, fleet: Fleet, worst_pools: Sequence[int]) -
 def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
     """The pool with the smallest batch limit that suffices by formula; if it has that, with a larger one."""
     pool = fleet.pools[index]
-    enough = min(1.0, worst_share(instance, fleet, MORE))
+    enough = min(1.0, worst_share(instance, fleet, RATE_MARGIN))
     for seqs in instance.tables.limits_below(pool.shape, pool.seqs):
         less = replace(pool, seqs=seqs)
-        if worst_share(instance, _changed(fleet, {index: less}), MORE) >= enough:
+        if worst_share(instance, _changed(fleet, {index: less}), RATE_MARGIN) >= enough:
             return less
     limits = instance.tables.limits_of(pool.shape)
     place = int(np.searchsorted(limits, pool.seqs)) + PLACES
