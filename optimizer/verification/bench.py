@@ -156,6 +156,11 @@ class Slice:
     seed: int
 
     @property
+    def key(self) -> tuple[Key, int]:
+        """The same for fleets of which the same is simulated."""
+        return fleet_key(self.fleet), self.parts
+
+    @property
     def full(self) -> int:
         """Requests of a full run: long against the memory of its queues and batches, up to MOST_REQUESTS."""
         return full_length(self.instance, self.fleet, self.requests, self.volume)
@@ -264,7 +269,8 @@ class Bench:
     """Judges fleets of one instance, each once.
 
     seed: of the first run; requests: of a full run of the whole fleet; volume: multiple of the demand; late: whether no
-    more runs are to be made. Kept are the verdicts on all fleets, trials at other rates, and step times.
+    more runs are to be made. Kept are the verdicts on all fleets and, by `Slice.key`, on what was simulated of them,
+    trials at other rates, and step times.
     """
 
     instance: Instance
@@ -273,6 +279,7 @@ class Bench:
     volume: float = 1.0
     verdicts: dict[Key, Verdict] = field(default_factory=dict)
     late: Late = never
+    slices: dict[tuple[Key, int], Verdict] = field(default_factory=dict)
     trials: dict[Key, Trials] = field(default_factory=dict)
     steps: dict[PoolKey, GridSteps] = field(default_factory=dict)
 
@@ -299,9 +306,11 @@ class Bench:
 
     def _judge(self, fleet: Fleet) -> Verdict:
         portion = self.part(fleet)
-        judgement = portion.until_decided(self.late)
-        is_proven = judgement.proven and len(judgement.runs) >= LEAST_RUNS
-        return self.verdict_under_strain(fleet, portion, judgement, 0, held=is_proven)
+        if portion.key not in self.slices:
+            judgement = portion.until_decided(self.late)
+            is_proven = judgement.proven and len(judgement.runs) >= LEAST_RUNS
+            self.slices[portion.key] = self.verdict_under_strain(fleet, portion, judgement, 0, held=is_proven)
+        return replace(self.slices[portion.key], fleet=fleet, cost=fleet_cost(self.instance, fleet))
 
     def verdict_under_strain(
         self, fleet: Fleet, portion: Slice, judgement: Judgement, first: int, *, held: bool, number: int = 0
