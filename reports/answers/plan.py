@@ -85,7 +85,7 @@ def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
     more = len(alternatives.alternative_groups(plan)) - 1 - len(_alternative_rows(plan, brief=True))
     return (
         Section(table=fleets.fleet_table(plan)),
-        Section(table=slos.brief_slo_table(plan), notes=said(_risk_sentence(plan))),
+        Section(table=slos.brief_slo_table(plan), notes=said(_risk_sentence(plan), slos.unserved_sentence(plan))),
         plan_details.front_section(plan),
         _alternatives(plan, brief=True),
         Section(
@@ -151,7 +151,12 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
         Section(
             "SLOs",
             table=slos.slo_table(plan),
-            notes=said(_risk_sentence(plan), slos.missed_lengths_sentence(plan), *verdict.error_bar_sentences(plan)),
+            notes=said(
+                _risk_sentence(plan),
+                slos.unserved_sentence(plan),
+                slos.missed_lengths_sentence(plan),
+                *verdict.error_bar_sentences(plan),
+            ),
             charts=slo_charts(plan),
         ),
         *((Section("How it is routed", table=fleets.routing_table(plan)),) if fleets.is_routed_apart(plan) else ()),
@@ -263,12 +268,12 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
 
 
 BRIEF_ALTERNATIVES: Final = 3
-"""Alternatives in the brief answer, which is to fit 25 lines."""
+"""Alternatives in the brief answer, which fits 25 lines where fleets have a few pools."""
 
 
 def _alternative_cells(number: int, row: Alternative, plan: Plan, *, brief: bool) -> tuple[str, ...]:
     """The cells of an alternative; one that was not simulated in a plan that was says so."""
-    pools, price, own = row.pools[:6], row.cost_usd_per_hour, plan.cost_usd_per_hour
+    pools, price, own = row.pools, row.cost_usd_per_hour, plan.cost_usd_per_hour
     name, extra = alternatives.alternative_name(row), MISSING
     if row.kind != "recommended" and alternatives.is_feasible(row) and price and own:
         name += ", by formula" if plan.simulated and not row.simulated else ""
