@@ -430,16 +430,16 @@ def _change_words(provisioning: Provisioning, plan: Plan) -> str:
     """The replicas that are needed, and those that are not, with the price."""
     more = {pool.pool: pool.needed - pool.replicas for pool in provisioning.pools if pool.needed > pool.replicas}
     less = {pool.pool: pool.replicas - pool.needed for pool in provisioning.pools if 0 < pool.needed < pool.replicas}
-    gone = [pool.pool for pool in provisioning.pools if pool.needed == 0 < pool.replicas]
+    surplus = [pool.pool for pool in provisioning.pools if pool.needed == 0 < pool.replicas]
     fewer = _replica_words(less, "fewer") if less else ""
     if more:
         changes = said(
             f"{_replica_words(more, 'more')} {'is' if provisioning.missing == 1 else 'are'} needed",
             f"{fewer} {'is' if sum(less.values()) == 1 else 'are'} enough" if less else "",
-            f"{join_words(gone)} {'is' if len(gone) == 1 else 'are'} not needed" if gone else "",
+            f"{join_words(surplus)} {'is' if len(surplus) == 1 else 'are'} not needed" if surplus else "",
         )
     else:
-        ways = said(f"with {fewer}" if less else "", f"without {join_words(gone)}" if gone else "")
+        ways = said(f"with {fewer}" if less else "", f"without {join_words(surplus)}" if surplus else "")
         changes = said(f"{join_words(ways)} the fleet still meets {slo_name(plan)}" if ways else "")
     cost, own = provisioning.cost_usd_per_hour or 0.0, plan.cost_usd_per_hour or 1.0
     more_usd = f"{'-' if cost < own else '+'}{hourly(abs(cost - own))}, {signed_percent(cost / own - 1.0)}"

@@ -100,22 +100,22 @@ SimulatedFleet = tuple[float, str, Sequence[EnginePool], Sequence[ClassLatencies
 """A fleet that was simulated: its price [$/h], its name, its pools, what each class gets, and the outcome in words."""
 
 
-def _simulated_table(plan: Plan, fleets: Sequence[SimulatedFleet], *, named: bool) -> Table:
+def _simulated_table(plan: Plan, fleets: Sequence[SimulatedFleet], *, with_names: bool) -> Table:
     """A row for each fleet; every latency at the percentile of the goal over its limit, in the worst class.
 
-    named: whether the first column has the fleets' names, or else these latencies.
+    with_names: whether the first column has the fleets' names, or else these latencies.
     """
     own, rows = plan.cost_usd_per_hour or math.nan, []
     for usd, name, pools, cases, outcome in fleets:
         extra = MISSING if name == "recommended" else signed_percent(usd / own - 1.0)
         tails = worst_tails(cases, plan.classes).values()
-        first = name if named else " / ".join(duration(seconds) for _, seconds in tails)
+        first = name if with_names else " / ".join(duration(seconds) for _, seconds in tails)
         used = [percent(share) for share, _ in tails]
         shares = [f"{clean(case.name, 20)} " * (len(cases) > 1) + percent(case.attainment) for case in cases]
         pool_words = fleet_line(pools, limits=True)
         rows.append((first, pool_words, hourly(usd), extra, *used, ", ".join(shares), outcome))
     labels = [METRICS[metric].label for metric in worst_tails((), plan.classes)]
-    header = "fleet" if named else f"#{' / '.join(labels)} {goal_words(plan.classes)}"
+    header = "fleet" if with_names else f"#{' / '.join(labels)} {goal_words(plan.classes)}"
     pools_column = Column(FLEET_WITH_LIMITS, shrink=True, lines=6)
     limits_used = (f"#{label} of limit" for label in labels)
     tones = ["chosen" * (name == "recommended") for _, name, *_ in fleets]
@@ -124,8 +124,8 @@ def _simulated_table(plan: Plan, fleets: Sequence[SimulatedFleet], *, named: boo
 
 def _own_outcome(simulation: Simulation) -> str:
     """The outcome of the recommended fleet."""
-    missed = any(item.outcome is Outcome.MISSES for item in simulation.classes)
-    return OUTCOMES[Outcome.MEETS if simulation.held else Outcome.MISSES if missed else Outcome.UNDECIDED]
+    misses = any(item.outcome is Outcome.MISSES for item in simulation.classes)
+    return OUTCOMES[Outcome.MEETS if simulation.held else Outcome.MISSES if misses else Outcome.UNDECIDED]
 
 
 OF_LIMIT: Final = "Of limit: the latency at the percentile of the goal over its limit, in the worst class."
@@ -156,7 +156,7 @@ def simulated_fleets_section(plan: Plan) -> Section:
     title = f"Simulated: {plural(len(cheaper), 'cheaper fleet')}, {holding} meeting the SLO"
     return Section(
         title if cheaper else f"Simulated: {len(fleets)} fleets, of which this is the cheapest",
-        table=_simulated_table(plan, fleets, named=True),
+        table=_simulated_table(plan, fleets, with_names=True),
         notes=(OF_LIMIT,),
         detail=Detail.PAGE,
     )
@@ -194,7 +194,7 @@ def front_section(plan: Plan) -> Section:
     looks = f"{plural(tuning.looks, 'fleet')} around the plan's{other_kinds} were simulated"
     return Section(
         f"What a dollar more buys: {gain}",
-        table=_simulated_table(plan, fleets, named=False),
+        table=_simulated_table(plan, fleets, with_names=False),
         notes=(f"{OF_LIMIT} {looks}, in full runs like the plan's unless the outcome says otherwise.",),
     )
 

@@ -380,13 +380,14 @@ def _is_cluster_key(lines: Sequence[str], first: int, end: int) -> bool:
     """Whether lines from first to before end are a key of CLUSTER_KEYS that is new there, with all below it."""
     key = lines[first].strip().partition(":")[0]
     depths = [len(line) - len(line.lstrip(" ")) for line in lines]
-    depth, below = depths[first], next((n for n in range(first + 1, len(lines)) if depths[n] <= depths[first]), None)
+    depth = depths[first]
+    block_end = next((n for n in range(first + 1, len(lines)) if depths[n] <= depth), len(lines))
     parent = next((n for n in reversed(range(first)) if depths[n] < depth), None)
-    if key not in CLUSTER_KEYS or parent is None or (below or len(lines)) != end:
+    if key not in CLUSTER_KEYS or parent is None or block_end != end:
         return False
     last = next((n for n in range(end, len(lines)) if depths[n] < depth), len(lines))
-    alike = [n for n in range(parent, last) if depths[n] == depth and lines[n].strip().startswith(f"{key}:")]
-    return lines[parent].strip(" -") == f"{CLUSTER_KEYS[key]}:" and alike == [first]
+    keys = [n for n in range(parent, last) if depths[n] == depth and lines[n].strip().startswith(f"{key}:")]
+    return lines[parent].strip(" -") == f"{CLUSTER_KEYS[key]}:" and keys == [first]
 
 
 def _compared_lines(path: str, text: str) -> list[str]:
