@@ -195,12 +195,18 @@ def whatif(
     prices: str | None = None,
     settings: Mapping[str, Any] | None = None,
     base: Path | None = None,
-    **options: Any,
+    full: bool = False,
+    simulate: bool = False,
+    gap: bool | None = None,
+    verify: int = 4,
+    resume: Path | None = None,
+    address: str | None = None,
+    progress: Progress | None = None,
 ) -> list[Row]:
     """Solve a workload again for every combination of values: a row for each, which `pandas.DataFrame` takes.
 
     vary: KEY=SPEC as --vary has it, several of them, or a mapping such as {"price.H200": [2, 3], "rate": "5:80:16"};
-    scenario: names of the file's `scenarios:`; jobs: processes; options: those of `solved_sweep`. Requests are random.
+    scenario: names of the file's `scenarios:`; jobs: processes; others as in `pdplan whatif`. Requests are random.
     """
     from optimizer.whatif.answer import sweep_rows
     from search_spaces.fields import count
@@ -212,7 +218,20 @@ def whatif(
     if not axes and not names:
         raise InputError("nothing is asked; state vary, such as {'rate': '5:80:16'}, or a scenario")
     jobs = _value("jobs", count(bounds.JOBS), jobs)
-    return sweep_rows(solved_sweep(problem, axes, names, jobs=jobs, **options)[1])
+    _, answers = solved_sweep(
+        problem,
+        axes,
+        names,
+        full=full,
+        simulate=simulate,
+        gap=gap,
+        verify=verify,
+        jobs=jobs,
+        resume=resume,
+        address=address,
+        progress=progress,
+    )
+    return sweep_rows(answers)
 
 
 def solved_sweep(
@@ -244,7 +263,7 @@ def solved_sweep(
     number = math.prod(len(axis.values) for axis in axes) * max(len(scenarios), 1)
     if number > MOST_UNLOGGED and resume is None:
         raise InputError(
-            f"the axes make {number:,} scenarios; more than {MOST_UNLOGGED:,} need --resume LOG, which keeps "
+            f"the axes make {number:,} scenarios; more than {MOST_UNLOGGED:,} need resume (--resume LOG), a log of "
             "finished rows to go on from"
         )
     effort = ScenarioEffort.SIMULATED if simulate else ScenarioEffort.FULL if full else None
@@ -276,14 +295,19 @@ def frontier(
     between: ends of the curve, such as (0.3, 2.0) or "300ms:2s" for a TTFT; verify: steps that are simulated.
     """
     from optimizer.whatif.curves import frontier as curve_over
-    from optimizer.whatif.curves import ramp_of
     from search_spaces.fields import count
     from search_spaces.loader import without_recording
 
     problem = without_recording(_problem(problem, base, settings, {"prices": prices}))
-    unit = over if over == "budget" else ramp_of(problem, over).key
     looks = _value("verify", count(bounds.LOOKS), verify)
-    return curve_over(problem, over, range_of(unit, between), looks=looks, progress=progress)
+    return curve_over(problem, over, curve_range(problem, over, between), looks=looks, progress=progress)
+
+
+def curve_range(problem: Problem, over: str, between: object, option: str = "between") -> tuple[float, float] | None:
+    """The ends of a curve, as `range_of` has them."""
+    from optimizer.whatif.curves import ramp_of
+
+    return range_of(over if over == "budget" else ramp_of(problem, over).key, between, option)
 
 
 def deploy(
@@ -293,18 +317,40 @@ def deploy(
     target: str | None = None,
     alternative: int = 1,
     force: bool = False,
-    **options: Any,
+    engine_version: str | None = None,
+    unchecked: bool = False,
+    model: str | None = None,
+    image: str | None = None,
+    device: str = "gpu",
+    bytes_per_token: float | None = None,
+    namespace: str = "default",
+    rdma: str = "rdma/ib",
+    claim: str | None = None,
+    label: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Write the files that run a plan into a directory, new or empty, and return their paths.
 
-    target: vllm, dynamo, llm-d, sglang or trtllm; None: the plan's, or the first that runs it. options: those of
-    `deployment_options`; force: replaces an earlier deployment.
+    target: vllm, dynamo, llm-d, sglang or trtllm; None: the plan's, or the first that runs it. force: replaces an
+    earlier deployment; label: node label of each GPU type; the rest as `pdplan deploy` has it.
     """
     from reports.deploy.files import write_deployment
 
     chosen_plan = _plan(plan, alternative)
     base = None if not isinstance(plan, str | PathLike) else Path(plan).parent
-    settings = deployment_options(chosen_plan, target=target, **options)
+    settings = deployment_options(
+        chosen_plan,
+        target=target,
+        engine_version=engine_version,
+        unchecked=unchecked,
+        model=model,
+        image=image,
+        device=device,
+        bytes_per_token=bytes_per_token,
+        namespace=namespace,
+        rdma=rdma,
+        claim=claim,
+        label=label,
+    )
     return write_deployment(chosen_plan, settings, Path(directory), force=force, base=base)
 
 
@@ -313,10 +359,15 @@ def deployment_options(
     *,
     target: str | None = None,
     engine_version: str | None = None,
-    label: Mapping[str, str] | None = None,
     unchecked: bool = False,
+    model: str | None = None,
+    image: str | None = None,
     device: str = "gpu",
-    **options: Any,
+    bytes_per_token: float | None = None,
+    namespace: str = "default",
+    rdma: str = "rdma/ib",
+    claim: str | None = None,
+    label: Mapping[str, str] | None = None,
 ) -> Options:
     """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
     from reports.deploy.deployment import Device, Options, checked_version, versions_of
@@ -330,8 +381,19 @@ def deployment_options(
     name = _value("target", choice(*bounds.TARGET_NAMES, same=bounds.TARGET_SPELLINGS), name)
     with value_of("--engine-version"):
         version = checked_version(name, engine_version, unchecked=unchecked)
-    options |= {"labels": dict(label or {}), "device": _value("device", choice(*Device), device)}
-    return Options(name, version, unchecked=version not in versions_of(name), **options)
+    return Options(
+        name,
+        version,
+        model=model,
+        image=image,
+        namespace=namespace,
+        rdma=rdma,
+        labels=dict(label or {}),
+        claim=claim,
+        bytes_per_token=bytes_per_token,
+        unchecked=version not in versions_of(name),
+        device=_value("device", choice(*Device), device),
+    )
 
 
 def _problem(
@@ -403,8 +465,10 @@ _LIKE = {"rate": "5/s:40/s", "attainment": "50%:99%"} | {str(metric): row.span f
 """Ranges of levers whose values have units."""
 
 
-def range_of(key: str, between: object) -> tuple[float, float] | None:
+def range_of(key: str, between: object, option: str = "between") -> tuple[float, float] | None:
     """The ends of a range, LOW:HIGH or two values, in the base unit of a lever; None if not stated.
+
+    option: its name in a refusal.
 
     >>> range_of("ttft", "300ms:2s"), range_of("attainment", ("50%", 0.99))
     ((0.3, 2.0), (0.5, 0.99))
@@ -417,13 +481,13 @@ def range_of(key: str, between: object) -> tuple[float, float] | None:
     ends = between.split(":") if isinstance(between, str) else _plain(between)
     text = between if isinstance(between, str) else str(ends)
     if not isinstance(ends, list) or len(ends) != 2 or "" in ends:
-        raise InputError(f"between: {shown(text)} is not LOW:HIGH, such as {_LIKE.get(key, '1:8')}")
+        raise InputError(f"{option} {shown(text)} is not LOW:HIGH, such as {_LIKE.get(key, '1:8')}")
     try:
         low, high = (number_of(key, str(end)) for end in ends)
     except QuantityError as error:
-        raise InputError(f"between: {shown(text)} is not LOW:HIGH in units of {key}: {error}") from None
+        raise InputError(f"{option} {shown(text)} is not LOW:HIGH in units of {key}: {error}") from None
     if not -math.inf < low < high < math.inf:
-        raise InputError(f"between: in {shown(text)} LOW must be below HIGH, and both finite")
+        raise InputError(f"{option} {shown(text)}: LOW must be below HIGH; both must be finite")
     return low, high
 
 

@@ -121,7 +121,7 @@ def miss_sentences(plan: Plan) -> list[str]:
     rows_named_so = [row for row in plan.alternatives if row.kind == "nearest_miss"]
     rows = [row for row in plan.alternatives if is_number(row.attainment)]
     for number, miss in enumerate(rows_named_so or sorted(rows, key=lambda row: -(row.attainment or 0.0))[:1]):
-        pools = fleet_line(miss.pools[:4]) if miss.pools else alternative_name(miss)
+        pools = fleet_line(miss.pools) if miss.pools else alternative_name(miss)
         price = f" for {hourly(miss.cost_usd_per_hour)}" if is_number(miss.cost_usd_per_hour) else ""
         basis = "in simulation" if miss.simulated else "by formula"
         met = f"{percent(miss.attainment)} of requests would meet the SLO {basis}." * is_number(miss.attainment)

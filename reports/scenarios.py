@@ -342,7 +342,8 @@ def sensitivity_section(plan: Plan) -> Section:
     """The section of a plan that has a fleet; empty where no lever was moved, unless that was asked for."""
     sensitivity = plan.sensitivity
     if sensitivity is None:
-        is_asked = plan.objective == "min_cost" and {"--sensitivity", "thorough"} & {*command_words(plan)}
+        options = {"--sensitivity", "thorough", "--effort=thorough"}
+        is_asked = plan.objective == "min_cost" and options & {*command_words(plan)}
         none = "Not worked out: no fleet of one colocated pool or one pair of pools answers this; pdplan whatif --full "
         return Section("Sensitivity", (f"{none}searches all.",) * bool(is_asked), detail=Detail.PAGE)
     changes = [(row, flip) for row in sensitivity.levers for flip in row.flips]

@@ -199,6 +199,15 @@ def slo_table(plan: Plan) -> Table:
     return without_empty(table_of(columns, rows))
 
 
+def unserved_sentence(plan: Plan) -> str:
+    """Say which share of the requests never ended in the plan's simulation; empty where all ended."""
+    if plan.simulation is None or not plan.simulation.unfinished:
+        return ""
+    rejected = plan.simulation.rejected
+    cause = f"; {percent(rejected)} of requests were rejected, as no replica can hold them" if rejected else ""
+    return f"In simulation {percent(plan.simulation.unfinished)} of requests never ended and count as missed{cause}."
+
+
 def missed_lengths_sentence(plan: Plan) -> str:
     """Say of which lengths most requests miss the SLO, though the class may meet it; empty where there are none."""
     sentences = []

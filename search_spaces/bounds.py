@@ -34,14 +34,15 @@ class Bounds:
         """
         return Bounds(self.low / size, self.high / size, unit)
 
-    def sentence(self) -> str:
-        """The range in words.
+    def sentence(self, value: float = 0.0) -> str:
+        """The range in words, for a value that is not in it; 2**53, which nobody reaches, only where that is exceeded.
 
-        >>> Bounds(1, 2**24, "tokens").sentence(), Bounds(0, 1).sentence()
-        ('must be at least 1 and at most 16,777,216 tokens', 'must be at least 0 and at most 1')
+        >>> Bounds(1, 2**24, "tokens").sentence(), Bounds(0, 2**53).sentence(-3)
+        ('must be at least 1 and at most 16,777,216 tokens', 'must be at least 0')
         """
         unit = f" {self.unit}" if self.unit else ""
-        return f"must be at least {plain(self.low)} and at most {plain(self.high)}{unit}"
+        most = f" and at most {plain(self.high)}" if self.high < 2**53 or value > self.high else ""
+        return f"must be at least {plain(self.low)}{most}{unit}"
 
 
 def plain(value: float) -> str:

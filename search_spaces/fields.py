@@ -107,7 +107,7 @@ def number(bounds: Bounds) -> Reader:
     def convert(value: object) -> float:
         figure = _finite(value, bounds.holds)
         if not bounds.holds(figure):
-            raise InputError(f"{shown(value)} is out of range; {bounds.sentence()}")
+            raise InputError(f"{shown(value)} is out of range; {bounds.sentence(figure)}")
         return figure
 
     return Reader(convert, {"type": "number", "minimum": bounds.low, "maximum": bounds.high})

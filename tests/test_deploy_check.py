@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
-import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,47 +23,53 @@ from reports.deploy.files import RECORD, WRITERS, deployment_files, differences,
 from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of
 from tests.golden_files import assert_golden
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 STRIDE = 29
 """Changes are tried one in so many, for speed; 1 tries all of them, and all pass."""
 
 
-def changed(value: Any) -> Iterator[Any]:
-    """Copies of a document, each with one change at one place: left out, changed, or joined by another."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield {other: kept for other, kept in value.items() if other != key}
-            yield from ({**value, key: other} for other in changed(inner))
-        yield {**value, "unheardOf": 1}
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield [*value[:number], *value[number + 1 :]]
-            yield from ([*value[:number], other, *value[number + 1 :]] for other in changed(inner))
-        yield [*value, "unheardOf"]
-    else:
-        yield f"{value}x"
+LABELED = "metadata:\n  labels:\n    mine: here\n"
 
 
 def mutants(path: str, text: str) -> Iterator[str]:
-    """The file with one change: of every place of a manifest, and of every word of a script's command."""
-    if path.endswith(".yaml"):
-        for documents in islice(changed(list(yaml.load_all(text, _LOADER))), 0, None, STRIDE):
-            yield "\n---\n".join(json.dumps(document) for document in documents)  # which is YAML, too
-    elif path.endswith(".json"):
-        yield from (json.dumps(document) for document in islice(changed(json.loads(text)), 0, None, STRIDE))
-    elif path.endswith(".sh"):
-        command = text.splitlines()[-1]
-        yield from (text.replace(command, shlex.join(words)) for words in changed(shlex.split(command)))
+    """The file with one line, of a script's command one word, left out, changed, or followed by another."""
+    if path.endswith(".sh"):
+        *lines, command = text.splitlines()
+        for words in _changed(shlex.split(command), lambda word: ["unheardOf"]):
+            yield "\n".join([*lines, shlex.join(words)])
+    elif path.endswith((".yaml", ".json")):
+        for lines in _changed(text.splitlines(), _more_below):
+            yield "\n".join([*lines, ""])
+
+
+def _changed(items: list[str], more: Callable[[str], list[str]]) -> Iterator[list[str]]:
+    for number, item in enumerate(items):
+        if item.strip() and not item.lstrip().startswith("#"):
+            new = [[], [f"{item}x"], *([item, other] for other in more(item))]
+            yield from ([*items[:number], *lines, *items[number + 1 :]] for lines in new)
+
+
+def _more_below(line: str) -> list[str]:
+    depth = len(line) - len(line.lstrip(" "))
+    return [f"{' ' * deeper}unheardOf: 1" for deeper in (depth, depth + 2)]
 
 
 @pytest.mark.parametrize("target", WRITERS)
 def test_a_change_of_one_place_is_told(target: str) -> None:
     tried = 0
     for path, whole in example(target)[1].items():
-        for text in mutants(path, whole) if not re.search("dgd-with-planner|prefill-1-1|compose/h200", path) else ():
+        if re.search("dgd-with-planner|prefill-1-1|compose/h200", path):
+            continue
+        for text in islice(mutants(path, whole), 0, None, STRIDE):
             assert differences({path: whole}, {path: text}), (path, text)
             tried += 1
     assert tried > 200 // STRIDE
+
+
+def test_labels_hide_no_other_change() -> None:
+    whole = example("llm-d")[1]["support.yaml"]
+    assert not differences({"a.yaml": whole}, {"a.yaml": whole.replace("metadata:\n", LABELED, 1)})
+    for text in mutants("a.yaml", whole):
+        assert differences({"a.yaml": whole}, {"a.yaml": text.replace("metadata:\n", LABELED, 1)}), text
 
 
 @pytest.mark.parametrize("target", WRITERS)
@@ -99,6 +102,9 @@ PLANNED = "kind: Pod\nmetadata:\n  name: a\nargs:\n- --max\n- '1'\n"
         ("- '1'\n", "", " - --max\n-- '1'"),
         ("  name: a\n", "  name: a\n  labels: {}\n  spec: 1\n", "   name: a\n+  labels: {}\n+  spec: 1\n args:"),
         ("  name: a\n", "  name: a\n  labels:\n    x: y\n", ""),
+        ("  name: a\nargs:\n", "  labels:\n    x: y\n  name: a\nargs:\n  evil: 1\n", " args:\n+  evil: 1\n - --max"),
+        ("  name: a\n", "  labels:\n    name: a\n", " metadata:\n-  name: a\n+  labels:\n+    name: a\n args:"),
+        ("args:\n", "args:\n  labels: {}\n", " args:\n+  labels: {}\n - --max"),
     ],
 )
 def test_a_difference_is_as_diff_has_it(old: str, new: str, place: str) -> None:
@@ -158,7 +164,8 @@ NAMED = re.compile(r"(?:`|`sbatch |-f |--env-file )([\w*./-]+\.(?:sh|cfg|env|yam
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_file_is_compared_and_the_page_names_no_other(name: str) -> None:
     files = example(name)[1]
-    assert differences(files, {}) == [f"{path} is missing" for path in files if path != "README.md"]
+    more = {path: f"{text}\nmore: 1\n" for path, text in files.items()}
+    assert [path for path in files if not differences({path: files[path]}, more)] == ["README.md"]
     assert [path for path in NAMED.findall(files["README.md"]) if not fnmatch.filter(files, path)] == []
 
 

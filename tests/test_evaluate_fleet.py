@@ -16,7 +16,7 @@ from optimizer.plans.plan import FleetEvaluation, Plan
 from optimizer.plans.records import Outcome
 from optimizer.verification.bench import Slice
 from optimizer.verification.judge import Judgement, judge_runs
-from reports.answers.plan import evaluation_document
+from reports.answers.plan import evaluation_document, provisioning_sentence
 from reports.views import terminal_view
 from search_spaces.fleet_file import load_fleet
 from tests.running import TINY, tiny, within
@@ -90,6 +90,8 @@ def test_one_that_is_too_large_says_by_how_much(short_runs: None, tmp_path: Path
 def test_one_with_a_pool_that_others_can_replace_is_told_so(short_runs: None, tmp_path: Path) -> None:
     evaluation = evaluated(tmp_path, POOL, POOL | {"replicas": 2, "tensor_parallel": 4})
     assert [(pool.replicas, pool.needed) for pool in evaluation.provisioning.pools] == [(2, 1), (2, 0)]
+    advice = provisioning_sentence(evaluation.provisioning, evaluation.plan)
+    assert "with 1 fewer replica in colocated-1 and without colocated-2 the fleet still meets the SLO, for " in advice
     assert evaluation.provisioning.cost_usd_per_hour == pytest.approx(3.99)
 
 

@@ -83,6 +83,9 @@ def test_a_plan_goes_on_to_every_other_function(problem: pdplan.Problem, tmp_pat
     assert pdplan.simulate(plan, requests=500, rate="0.5/s").judgement.classes
     assert pdplan.evaluate(plan, effort="none").cheapest is None
     assert tmp_path / "deploy" / "README.md" in pdplan.deploy(plan, tmp_path / "deploy", target="vllm")
+    for name in ("labels", "version"):  # label and engine_version are meant
+        with pytest.raises(TypeError, match=rf"^deploy\(\) got an unexpected keyword argument '{name}'"):
+            pdplan.deploy(plan, tmp_path / "other", **{name: {}})
     rows = pdplan.whatif(problem, {"rate": ["0.5/s", "1/s"]}, verify=0)
     assert [row["rate"] for row in rows] == ["0.5/s", "1/s"]
     curve = pdplan.frontier(problem, "rate", between=(0.5, 2.0), verify=0)
@@ -107,6 +110,7 @@ def test_values_of_numpy_and_texts_with_units_are_taken_as_they_are_meant(
     [
         ("simulate", {"alternative": 0}, "alternative: 0 is out of range; must be at least 1"),
         ("simulate", {"diurnal": [1, -1]}, "diurnal: its numbers must be finite, 0 or more"),
+        ("simulate", {"seed": -3}, "seed: -3 is out of range; must be at least 0$"),
         ("whatif", {"vary": "rate=1,2", "jobs": 0}, "jobs: 0 is out of range"),
         ("optimize", {"settings": ["a=1"]}, "settings: give values by dotted path"),
         ("evaluate", {"fleet": {}}, "a value of type dict is not a plan or a fleet; give the name of its file"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from markupsafe import escape
 
 from optimizer.plans.plan import Plan, Status
@@ -12,11 +13,12 @@ from optimizer.plans.records import CheaperFleets, EnginePool, ErrorBars, Prefix
 from reports.answers.deployability import deploy_command, what_runs
 from reports.answers.plan import plan_page
 from reports.command_lines import again_command
+from reports.scenarios import sensitivity_section
 from reports.verdict import losses_sentence
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines
 from tests.golden_files import assert_golden
-from tests.report_cases import judged, load, text_of, with_command, with_sensitivity
+from tests.report_cases import judged, load, simulated, text_of, with_command, with_sensitivity
 
 BASE, TOGETHER, NONE = load("disaggregated"), load("colocated"), load("infeasible")
 BASES = (BASE, TOGETHER, NONE)
@@ -65,6 +67,7 @@ def cheaper(count: int, simulated: int) -> Plan:
 
 FLOORED = having(floor_usd_per_hour=30.0)
 NEAR = against("colocated_only", [NINE], 12_021.875)
+MEETS = simulated(BASE).simulation
 SLOW = having(NONE.binding[0], constraint="ttft", where="default", unit="s", used=0.06, limit=0.02)
 STATES: dict[str, Plan] = {
     "a floor": FLOORED,
@@ -95,6 +98,7 @@ STATES: dict[str, Plan] = {
     "disaggregation costs": against("disaggregated_only", APART, 60.0, having(TOGETHER, cost_usd_per_hour=50.0)),
     "no alternative": having(alternatives=[]),
     "all requests of all classes": having(classes=[having(item, attainment=1.0) for item in BASE.classes]),
+    "requests that never end": having(simulation=having(MEETS, unfinished=0.003, rejected=0.001)),
     "the fleet of the sensitivity": sensitive(0.0),
     "dearer than the fleet of the sensitivity": sensitive(9.0),
     "a KV cache tier": tier(0.549),
@@ -133,6 +137,12 @@ def test_a_problem_planned_again_keeps_its_options_and_writes_elsewhere() -> Non
     first = with_command(BASE, f"{begin} --set constraints.headroom.replicas=0 --force -q -o plan")
     more = "--set constraints.headroom.replicas=1 -o spares"
     assert again_command(first, more) == f"{begin} --set constraints.headroom.replicas=0 {more}"
+
+
+@pytest.mark.parametrize("option", ["--effort thorough", "--effort=thorough", "--sensitivity"])
+def test_levers_that_were_asked_for_are_not_passed_over(option: str) -> None:
+    assert sensitivity_section(with_command(BASE, f"pdplan optimize a.yaml {option}")).sentences
+    assert not sensitivity_section(with_command(BASE, "pdplan optimize a.yaml --effort=quick")).sentences
 
 
 def test_the_page_has_the_command_that_writes_the_files() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -118,8 +119,18 @@ def test_the_plan_stays_the_cheapest_that_holds_and_every_view_shows_what_costs_
     assert all(a.cost_usd_per_hour < b.cost_usd_per_hour and a.tail > b.tail for a, b in pairwise(held))
     assert all(fleet.tail <= 1.0 and len(fleet.served) == len(fleet.pools) for fleet in tuning.front)
     page = (folder / "plan" / "report.html").read_text("utf-8")
-    table = front_section(asked).table
-    assert table.rows[0][0] == "recommended"
+    front = front_section(asked)
+    looks = front.notes[0].partition(" in the worst class. ")[2]
+    assert re.fullmatch(
+        r"\d fleets around the plan's( and \d+ of other kinds)? were simulated, "
+        r"in full runs like the plan's unless the outcome says otherwise\.",
+        looks,
+    )
+    table = front.table
+    assert table.columns[0].header == "TTFT / TPOT p90"
+    assert re.fullmatch(r"[\d.]+ m?s / [\d.]+ m?s", table.rows[0][0])
+    doubtful = asked.model_copy(update={"simulation": asked.simulation.model_copy(update={"held": False})})
+    assert front_section(doubtful).table.rows[0][-1] == "undecided"
     for row in table.rows:
         assert row[2] in done.stdout
         assert row[2] in page

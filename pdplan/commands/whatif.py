@@ -196,7 +196,7 @@ def answers(
     second = f", {looks} fleets at most simulated" if looks else ""
     if key := options["break_even"]:
         tell(f"fleets along {key}", 0.0)
-        ends = range_of(key, options["between"])
+        ends = range_of(key, options["between"], "--between")
         curve = sensitivity.break_even(problem, key, ends, effort, looks=looks)
         document = curves.break_even_document(curve, simulable=sensitivity.by_price(problem, key))
         yield "break_even", curves.curve_record(curve), document
@@ -266,13 +266,16 @@ def frontier(
     Exits with 3 when no value in the range has a fleet that meets the SLOs.
     """
     from optimizer.fleets.error_bars import price_remarks
-    from pdplan import api
+    from optimizer.whatif.curves import frontier as curve_over
+    from pdplan.api import curve_range
     from reports.answers.curves import QUESTIONS, curve_record, frontier_document, frontier_rows
     from reports.scenarios import whatif_document
+    from search_spaces.loader import without_recording
 
     remarks = price_remarks(problem)
     with console.milestones() as progress:
-        curve = api.frontier(problem, over, between=between, verify=looks, progress=progress)
+        ends = curve_range(problem, over, between, "--between")
+        curve = curve_over(without_recording(problem), over, ends, looks=looks, progress=progress)
     record = {"schema": "pdplan.frontier/3", "file": str(file)} | curve_record(curve) | {"price_remarks": remarks}
     document = whatif_document([frontier_document(curve)], remarks, (QUESTIONS[over], problem.name))
     return output.show(console, document, record, frontier_rows(curve))

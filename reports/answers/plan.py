@@ -85,7 +85,7 @@ def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
     more = len(alternatives.alternative_groups(plan)) - 1 - len(_alternative_rows(plan, brief=True))
     return (
         Section(table=fleets.fleet_table(plan)),
-        Section(table=slos.brief_slo_table(plan), notes=said(_risk_sentence(plan))),
+        Section(table=slos.brief_slo_table(plan), notes=said(_risk_sentence(plan), slos.unserved_sentence(plan))),
         plan_details.front_section(plan),
         _alternatives(plan, brief=True),
         Section(
@@ -151,7 +151,12 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
         Section(
             "SLOs",
             table=slos.slo_table(plan),
-            notes=said(_risk_sentence(plan), slos.missed_lengths_sentence(plan), *verdict.error_bar_sentences(plan)),
+            notes=said(
+                _risk_sentence(plan),
+                slos.unserved_sentence(plan),
+                slos.missed_lengths_sentence(plan),
+                *verdict.error_bar_sentences(plan),
+            ),
             charts=slo_charts(plan),
         ),
         *((Section("How it is routed", table=fleets.routing_table(plan)),) if fleets.is_routed_apart(plan) else ()),
@@ -263,12 +268,12 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
 
 
 BRIEF_ALTERNATIVES: Final = 3
-"""Alternatives in the brief answer, which is to fit 25 lines."""
+"""Alternatives in the brief answer, which fits 25 lines where fleets have a few pools."""
 
 
 def _alternative_cells(number: int, row: Alternative, plan: Plan, *, brief: bool) -> tuple[str, ...]:
     """The cells of an alternative; one that was not simulated in a plan that was says so."""
-    pools, price, own = row.pools[:6], row.cost_usd_per_hour, plan.cost_usd_per_hour
+    pools, price, own = row.pools, row.cost_usd_per_hour, plan.cost_usd_per_hour
     name, extra = alternatives.alternative_name(row), MISSING
     if row.kind != "recommended" and alternatives.is_feasible(row) and price and own:
         name += ", by formula" if plan.simulated and not row.simulated else ""
@@ -424,14 +429,18 @@ def _nothing_helps(provisioning: Provisioning) -> str:
 def _change_words(provisioning: Provisioning, plan: Plan) -> str:
     """The replicas that are needed, and those that are not, with the price."""
     more = {pool.pool: pool.needed - pool.replicas for pool in provisioning.pools if pool.needed > pool.replicas}
-    less = {pool.pool: pool.replicas - pool.needed for pool in provisioning.pools if pool.needed < pool.replicas}
+    less = {pool.pool: pool.replicas - pool.needed for pool in provisioning.pools if 0 < pool.needed < pool.replicas}
+    surplus = [pool.pool for pool in provisioning.pools if pool.needed == 0 < pool.replicas]
     fewer = _replica_words(less, "fewer") if less else ""
-    enough = f"{fewer} {'is' if provisioning.spare == 1 else 'are'} enough"
-    still = f"with {fewer} the fleet still meets {slo_name(plan)}"
-    changes = said(
-        f"{_replica_words(more, 'more')} {'is' if provisioning.missing == 1 else 'are'} needed" if more else "",
-        (enough if more else still) if less else "",
-    )
+    if more:
+        changes = said(
+            f"{_replica_words(more, 'more')} {'is' if provisioning.missing == 1 else 'are'} needed",
+            f"{fewer} {'is' if sum(less.values()) == 1 else 'are'} enough" if less else "",
+            f"{join_words(surplus)} {'is' if len(surplus) == 1 else 'are'} not needed" if surplus else "",
+        )
+    else:
+        ways = said(f"with {fewer}" if less else "", f"without {join_words(surplus)}" if surplus else "")
+        changes = said(f"{join_words(ways)} the fleet still meets {slo_name(plan)}" if ways else "")
     cost, own = provisioning.cost_usd_per_hour or 0.0, plan.cost_usd_per_hour or 1.0
     more_usd = f"{'-' if cost < own else '+'}{hourly(abs(cost - own))}, {signed_percent(cost / own - 1.0)}"
     return f"{join_words(changes)}, for {hourly(cost)} in all ({more_usd})"

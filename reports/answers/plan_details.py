@@ -11,14 +11,14 @@ from typing import Final
 from costmodel.metric import METRICS
 from costmodel.words import plural
 from optimizer.plans.plan import Plan, Pool
-from optimizer.plans.records import ClassLatencies, EnginePool, Outcome
+from optimizer.plans.records import ClassLatencies, EnginePool, Outcome, Simulation
 from reports import alternatives
 from reports.document import Chart, Column, Detail, Section, Table, table_of
 from reports.fleets import FLEET_WITH_LIMITS, fleet_line, pool_label
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
 from reports.question import arrival_facts, arrivals, day_rate, inputs_of, offers, readable_inputs
 from reports.rows import SETTINGS
-from reports.slos import OUTCOMES, spread, tails_of_limits
+from reports.slos import OUTCOMES, goal_words, spread, tails_of_limits, worst_tails
 from reports.text import clean, in_words, sentence
 
 INPUTS_LIMIT: Final = 20_000
@@ -89,7 +89,7 @@ def _day_words(plan: Plan) -> str:
     if not rates:
         return "one mean rate, without a daily profile"
     above = sum(value > planned * (1 + 1e-9) for value in rates)
-    over = f"; in {plural(above, 'hour')} more comes than that" if above else ""
+    over = f". In {plural(above, 'hour')} of the day the rate is above the planned one." if above else ""
     return (
         f"{rate(min(rates))} to {rate(max(rates))} over the hours of a day, planned for {rate(planned)}, of which the "
         f"day's mean uses {percent(day_rate(plan) / planned)}{over}"
@@ -100,18 +100,32 @@ SimulatedFleet = tuple[float, str, Sequence[EnginePool], Sequence[ClassLatencies
 """A fleet that was simulated: its price [$/h], its name, its pools, what each class gets, and the outcome in words."""
 
 
-def _simulated_table(plan: Plan, fleets: Sequence[SimulatedFleet]) -> Table:
-    """A row for each fleet; every latency at the percentile of the goal over its limit, in the worst class."""
+def _simulated_table(plan: Plan, fleets: Sequence[SimulatedFleet], *, with_names: bool) -> Table:
+    """A row for each fleet; every latency at the percentile of the goal over its limit, in the worst class.
+
+    with_names: whether the first column has the fleets' names, or else these latencies.
+    """
     own, rows = plan.cost_usd_per_hour or math.nan, []
     for usd, name, pools, cases, outcome in fleets:
         extra = MISSING if name == "recommended" else signed_percent(usd / own - 1.0)
-        used = map(percent, tails_of_limits(cases, plan.classes).values())
+        tails = worst_tails(cases, plan.classes).values()
+        first = name if with_names else " / ".join(duration(seconds) for _, seconds in tails)
+        used = [percent(share) for share, _ in tails]
         shares = [f"{clean(case.name, 20)} " * (len(cases) > 1) + percent(case.attainment) for case in cases]
-        pool_words = fleet_line(pools[:12], limits=True)
-        rows.append((name, pool_words, hourly(usd), extra, *used, ", ".join(shares), outcome))
-    metrics = (f"#{METRICS[metric].label} of limit" for metric in tails_of_limits((), plan.classes))
+        pool_words = fleet_line(pools, limits=True)
+        rows.append((first, pool_words, hourly(usd), extra, *used, ", ".join(shares), outcome))
+    labels = [METRICS[metric].label for metric in worst_tails((), plan.classes)]
+    header = "fleet" if with_names else f"#{' / '.join(labels)} {goal_words(plan.classes)}"
     pools_column = Column(FLEET_WITH_LIMITS, shrink=True, lines=6)
-    return table_of(("fleet", pools_column, "#price", "#extra", *metrics, "#SLO met", "outcome"), rows)
+    limits_used = (f"#{label} of limit" for label in labels)
+    tones = ["chosen" * (name == "recommended") for _, name, *_ in fleets]
+    return table_of((header, pools_column, "#price", "#extra", *limits_used, "#SLO met", "outcome"), rows, tones)
+
+
+def _own_outcome(simulation: Simulation) -> str:
+    """The outcome of the recommended fleet."""
+    misses = any(item.outcome is Outcome.MISSES for item in simulation.classes)
+    return OUTCOMES[Outcome.MEETS if simulation.held else Outcome.MISSES if misses else Outcome.UNDECIDED]
 
 
 OF_LIMIT: Final = "Of limit: the latency at the percentile of the goal over its limit, in the worst class."
@@ -123,7 +137,7 @@ def simulated_fleets_section(plan: Plan) -> Section:
     if simulation is None or cost is None:
         return Section()
     meets, undecided = OUTCOMES[Outcome.MEETS], OUTCOMES[Outcome.UNDECIDED]
-    own = meets if simulation.held else undecided
+    own = _own_outcome(simulation)
     fleets: list[SimulatedFleet] = [(cost, "recommended", plan.pools, simulation.classes, own)]
     for row in alternatives.distinct_alternatives(plan):
         if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
@@ -142,7 +156,7 @@ def simulated_fleets_section(plan: Plan) -> Section:
     title = f"Simulated: {plural(len(cheaper), 'cheaper fleet')}, {holding} meeting the SLO"
     return Section(
         title if cheaper else f"Simulated: {len(fleets)} fleets, of which this is the cheapest",
-        table=_simulated_table(plan, fleets),
+        table=_simulated_table(plan, fleets, with_names=True),
         notes=(OF_LIMIT,),
         detail=Detail.PAGE,
     )
@@ -153,8 +167,9 @@ def front_section(plan: Plan) -> Section:
 
     Looks of the plan's price differ from it in settings only, none of which is shown to be better.
     """
-    tuning, own = None if plan.simulation is None else plan.simulation.tuning, plan.cost_usd_per_hour or 0.0
-    if tuning is None or "tail" not in tuning.objectives:
+    simulation, own = plan.simulation, plan.cost_usd_per_hour or 0.0
+    tuning = None if simulation is None else simulation.tuning
+    if simulation is None or tuning is None or "tail" not in tuning.objectives:
         return Section()
     own_latencies, names = [item.latencies for item in plan.classes], {item.name for item in plan.classes}
     own_tail = max(tails_of_limits(own_latencies, plan.classes).values())
@@ -171,17 +186,15 @@ def front_section(plan: Plan) -> Section:
         more = faster.cost_usd_per_hour - own
         latency = f"the slowest latency falls from {percent(own_tail)} to {percent(faster.tail)} of its limit"
         gain = f"for +{hourly(more)} ({percent(more / own)}) {latency}"
-    fleets: list[SimulatedFleet] = [(own, "recommended", plan.pools, own_latencies, OUTCOMES[Outcome.MEETS])]
+    fleets: list[SimulatedFleet] = [(own, "recommended", plan.pools, own_latencies, _own_outcome(simulation))]
     for fleet in dearer_fleets:
         outcome = "one short run" if fleet.outcome is None else OUTCOMES[fleet.outcome]
         fleets.append((fleet.cost_usd_per_hour, "costs more", fleet.pools, fleet.latencies, outcome))
     other_kinds = f" and {count(tuning.compared)} of other kinds" if tuning.compared else ""
-    looks = (
-        f"{plural(tuning.looks, 'fleet')} around the plan's{other_kinds} were simulated, in full runs like the plan's"
-    )
+    looks = f"{plural(tuning.looks, 'fleet')} around the plan's{other_kinds} were simulated"
     return Section(
         f"What a dollar more buys: {gain}",
-        table=_simulated_table(plan, fleets),
+        table=_simulated_table(plan, fleets, with_names=False),
         notes=(f"{OF_LIMIT} {looks}, in full runs like the plan's unless the outcome says otherwise.",),
     )
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import unified_diff
+from difflib import SequenceMatcher, unified_diff
 from itertools import groupby, product
 from pathlib import Path
 from typing import Final, Literal
@@ -339,8 +339,8 @@ MOST_SHOWN: Final = 1000
 """Characters of a line that is shown."""
 ADDRESS: Final = re.compile(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?")
 """A host's name or address, as it may stand in a URL and in a shell's file of variables."""
-CLUSTER_KEYS: Final = re.compile(r"(\+ *)(labels|storageClassName):")
-"""What a user may add where the plan has none, as a cluster may ask for it; engines run alike."""
+CLUSTER_KEYS: Final = {"labels": "metadata", "storageClassName": "spec"}
+"""Keys that a user may add where the plan has none, and the keys they are of: a cluster may ask for them."""
 
 
 def differences(plan_files: Mapping[str, str], present: Mapping[str, str]) -> list[str]:
@@ -360,12 +360,34 @@ def differences(plan_files: Mapping[str, str], present: Mapping[str, str]) -> li
         except InputError as error:
             places.append(str(error))
             continue
-        lines = list(unified_diff(planned, here, lineterm="", n=1))[2:]
+        lines = list(unified_diff(planned, _without_cluster_keys(planned, here), lineterm="", n=1))[2:]
         for is_head, group in groupby(lines, key=lambda line: line.startswith("@@")):
-            block = [line[:MOST_SHOWN] for line in group]
-            if not is_head and not _is_for_the_cluster(block):
-                places.append("\n".join([f"{path}:", *block]))
+            if not is_head:
+                places.append("\n".join([f"{path}:", *(line[:MOST_SHOWN] for line in group)]))
     return places
+
+
+def _without_cluster_keys(planned: Sequence[str], here: Sequence[str]) -> list[str]:
+    """The lines here without keys of CLUSTER_KEYS that the plan does not have, and without what is below them."""
+    lines = list(here)
+    for tag, _, _, first, end in reversed(SequenceMatcher(None, planned, here, autojunk=False).get_opcodes()):
+        if tag == "insert" and _is_cluster_key(here, first, end):
+            del lines[first:end]
+    return lines
+
+
+def _is_cluster_key(lines: Sequence[str], first: int, end: int) -> bool:
+    """Whether lines from first to before end are a key of CLUSTER_KEYS that is new there, with all below it."""
+    key = lines[first].strip().partition(":")[0]
+    depths = [len(line) - len(line.lstrip(" ")) for line in lines]
+    depth = depths[first]
+    block_end = next((n for n in range(first + 1, len(lines)) if depths[n] <= depth), len(lines))
+    parent = next((n for n in reversed(range(first)) if depths[n] < depth), None)
+    if key not in CLUSTER_KEYS or parent is None or block_end != end:
+        return False
+    last = next((n for n in range(end, len(lines)) if depths[n] < depth), len(lines))
+    keys = [n for n in range(parent, last) if depths[n] == depth and lines[n].strip().startswith(f"{key}:")]
+    return lines[parent].strip(" -") == f"{CLUSTER_KEYS[key]}:" and keys == [first]
 
 
 def _compared_lines(path: str, text: str) -> list[str]:
@@ -394,13 +416,6 @@ def _addressed_names(path: str, lines: Iterable[str]) -> list[str]:
             )
         names[address] = name
     return list(names.values())
-
-
-def _is_for_the_cluster(block: Sequence[str]) -> bool:
-    """Whether a difference is one key of CLUSTER_KEYS more, with what is below it."""
-    first, *rest = [line for line in block if not line.startswith(" ")]
-    key = CLUSTER_KEYS.match(first)
-    return key is not None and all(line.startswith(f"{key[1]} ") for line in rest)
 
 
 def strays(plan_files: Collection[str], there: Iterable[str]) -> list[str]:
