@@ -219,7 +219,8 @@ def _prompts() -> str:
     gpus = [catalog.accelerator(name) for name in ("H100", "B200", "MI355X")]
     factors = [f"{gpu.in_engine.first_token:g} on {gpu.name}" for gpu in gpus]
     return (
-        f"First tokens of models with routed experts come later than their steps end: {', '.join(factors)}.\n"
+        "First tokens of models with routed experts take longer than their steps, by the factor "
+        f"{', '.join(factors)}.\n"
         f"On workers that only prefill, these steps take {gpus[0].in_engine.prefill_worker:g} times as long as their "
         "kernels instead.\n"
         "GPUs of a generation share a figure. Measured, not fitted to serving: what the units bound takes\n"
