@@ -84,14 +84,6 @@ def counts(found: BuyingPlan, tier: Tier) -> int:
     return sum(one.count for one in taken if one.contract.tier is tier)
 
 
-@pytest.mark.parametrize(("price", "taken"), [(1.99, 4), (2.01, 0)])
-def test_flat_demand_is_reserved_if_that_is_cheaper_than_on_demand(price: float, taken: int) -> None:
-    found = bought(terms(reserved(price)))
-    assert counts(found, Tier.RESERVED_1) == taken
-    assert found.total == pytest.approx(4 * min(price, 2.0) * HOURS_PER_MONTH * 12)
-    assert found.gap == pytest.approx(0.0, abs=1e-3)
-
-
 @pytest.mark.parametrize(("price", "taken"), [(0.99, 4), (1.01, 1), (2.01, 0)])
 def test_peak_gpus_are_reserved_if_the_price_ratio_is_below_their_share_of_use(price: float, taken: int) -> None:
     """One GPU is in use all day, three more for half of it: those pay below half of the on-demand price."""

@@ -150,12 +150,6 @@ def test_links_are_one_direction_per_gpu(name: str, gb_s: float, size: int, nic_
     assert found.scale_up_size == size
 
 
-def test_ridge_points() -> None:
-    assert accelerator("H100").ridge_point("bf16") == pytest.approx(295.2, rel=1e-3)
-    assert accelerator("A100-80").ridge_point("bf16") == pytest.approx(153.0, rel=1e-3)
-    assert accelerator("H20").ridge_point("fp8") == pytest.approx(74.0, rel=1e-3)
-
-
 # --- efficiencies
 
 
