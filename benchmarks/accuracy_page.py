@@ -219,7 +219,8 @@ def _prompts() -> str:
     gpus = [catalog.accelerator(name) for name in ("H100", "B200", "MI355X")]
     factors = [f"{gpu.in_engine.first_token:g} on {gpu.name}" for gpu in gpus]
     return (
-        f"First tokens of models with routed experts come later than their steps end: {', '.join(factors)}.\n"
+        "First tokens of models with routed experts take longer than their steps, by the factor "
+        f"{', '.join(factors)}.\n"
         f"On workers that only prefill, these steps take {gpus[0].in_engine.prefill_worker:g} times as long as their "
         "kernels instead.\n"
         "GPUs of a generation share a figure. Measured, not fitted to serving: what the units bound takes\n"
@@ -230,12 +231,12 @@ def _prompts() -> str:
 
 def by_accelerator(error: ServingError) -> str:
     """The section on each accelerator and way of serving; of each engine and model too, where the record has them."""
-    named = any(row.engine for row in error.held_out_on)
+    has_engines = any(row.engine for row in error.held_out_on)
     rows = [
         [
             row.accelerator,
             row.mode,
-            *([row.engine or "any", row.model or "any"] if named else ()),
+            *([row.engine or "any", row.model or "any"] if has_engines else ()),
             str(row.rows),
             f"{row.ttft_median_abs_pct:.1f} %",
             f"{row.ttft_bias_pct:+.1f} %",
@@ -244,8 +245,8 @@ def by_accelerator(error: ServingError) -> str:
         ]
         for row in error.held_out_on
     ]
-    labels = ["accelerator", "mode", *(["engine", "model"] if named else ())]
-    also = ": of all engines, of each engine, and of each engine with each model" if named else ", of all engines"
+    labels = ["accelerator", "mode", *(["engine", "model"] if has_engines else ())]
+    also = ": of all engines, of each engine, and of each engine with each model" if has_engines else ", of all engines"
     return (
         f"## By accelerator and mode\n\nThe same predictions, on each accelerator that serving was measured on{also}. "
         "A report shows this record under Trust; what was not measured has no row, and the report says so.\n\n"

@@ -172,7 +172,7 @@ def source_of(table: str, rows: list[Row]) -> str:
 def gemm_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
     """GEMM tables; FP8 ones are compared with BF16."""
     rows = matrix_rows(folder, "gemm")
-    found = []
+    records = []
     for system, name in SYSTEMS.items():
         wide = select(rows, system=system, dtype="bfloat16")
         for kind in ("bfloat16", "fp8", "fp8_block"):
@@ -183,13 +183,13 @@ def gemm_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]
             dtype = DTYPES[kind]
             kept = "fp8_block" if kind == "fp8_block" and any(rule.suspect for rule in rules) else dtype
             samples = gemm_samples(mine, hardware[name], dtype)
-            found.append(evidence(name, "gemm", kept, samples, source_of("gemm", mine) + f" {kind}", rules))
-    return found
+            records.append(evidence(name, "gemm", kept, samples, source_of("gemm", mine) + f" {kind}", rules))
+    return records
 
 
 def attention_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
     """Prefill and decode attention by dtype of the cache."""
-    found = []
+    records = []
     readers: tuple[tuple[str, str, Callable[[list[Row], Hardware, str], Samples]], ...] = (
         ("ctx_attn", "attention_prefill", prefill_samples),
         ("gen_attn", "attention_decode", decode_samples),
@@ -201,14 +201,14 @@ def attention_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evid
                 mine = select(rows, system=system, kv_cache_dtype=kind)
                 if mine:
                     samples = reader(mine, hardware[name], DTYPES[kind])
-                    found.append(evidence(name, kernel_class, DTYPES[kind], samples, source_of(table, mine)))
-    return found
+                    records.append(evidence(name, kernel_class, DTYPES[kind], samples, source_of(table, mine)))
+    return records
 
 
 def latent_evidence(folder: Path, hardware: dict[str, Hardware], gemms: list[Evidence]) -> list[Evidence]:
     """MLA modules, less their projections as the BF16 GEMM fit of the same GPU prices them."""
     rows = rows_of(folder / "kernels" / "mla.csv.gz")
-    found = []
+    records = []
     for gemm in gemms:
         system = next(system for system, name in SYSTEMS.items() if name == gemm.accelerator)
         if gemm.dtype != "bf16" or not select(rows, system=system):
@@ -219,14 +219,14 @@ def latent_evidence(folder: Path, hardware: dict[str, Hardware], gemms: list[Evi
                 mine = select(rows, system=system, kv_cache_dtype=kind, gemm_type="bfloat16", phase=phase)
                 samples = latent_samples(mine, hardware[gemm.accelerator], DTYPES[kind], kernel_class, curve)
                 source = source_of("mla", mine) + " module less its GEMMs"
-                found.append(evidence(gemm.accelerator, kernel_class, DTYPES[kind], samples, source))
-    return found
+                records.append(evidence(gemm.accelerator, kernel_class, DTYPES[kind], samples, source))
+    return records
 
 
 def moe_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
     """Fused experts; FP8 ones are compared with BF16."""
     rows = matrix_rows(folder, "moe")
-    found = []
+    records = []
     for system, name in SYSTEMS.items():
         wide = select(rows, system=system, dtype="bfloat16")
         for kind in ("bfloat16", "fp8", "fp8_block"):
@@ -236,8 +236,8 @@ def moe_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
             rules = [] if kind == "bfloat16" else [compare_moe(mine, wide, hardware[name])]
             samples = moe_samples(mine, hardware[name], DTYPES[kind])
             kept = BY_TENSOR if kind == "fp8" else DTYPES[kind]
-            found.append(evidence(name, "moe", kept, samples, source_of("moe", mine) + f" {kind}", rules))
-    return found
+            records.append(evidence(name, "moe", kept, samples, source_of("moe", mine) + f" {kind}", rules))
+    return records
 
 
 EXPANDING_VERSIONS = {"0.24.0": "vllm 0.24.0", "1.3.0rc20": "trtllm 1.3.0rc20"}
@@ -263,14 +263,14 @@ def newer_moe_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evid
 def expanding_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
     """MXFP4 experts that a kernel expands to 16 bit, on GPUs without FP4 units: those of vLLM and TensorRT-LLM."""
     rows = select(rows_of(folder / "kernels" / "moe_2026.csv.gz"), dtype="w4a16_mxfp4")
-    found = []
+    records = []
     for system in ("h100_sxm", "h200_sxm", "l40s"):
         mine = [row for row in select(rows, system=system) if row["version"] in EXPANDING_VERSIONS]
         mine = [row for row in mine if "situ" not in row["kernel_source"]]  # of Kimi-K3's activation
         source = f"kernels/moe_2026.csv ({TABLES}), {' and '.join(EXPANDING_VERSIONS.values())} w4a16_mxfp4"
         samples = moe_samples(mine, hardware[SYSTEMS[system]], "mxfp4")
-        found.append(evidence(SYSTEMS[system], "moe", "mxfp4", samples, source))
-    return found
+        records.append(evidence(SYSTEMS[system], "moe", "mxfp4", samples, source))
+    return records
 
 
 DISPATCH = "moe_a2a_trtllm"
@@ -286,7 +286,7 @@ ONE_SIDED_SOURCE = (
 def collective_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
     """vLLM's all-reduce inside a CUDA graph, newest version; dispatch and combine of experts in 16 bit (`DISPATCH`)."""
     rows = rows_of(folder / "kernels" / "comm.csv.gz")
-    found = []
+    records = []
     for system, name in SYSTEMS.items():
         for kernel_class, wanted in (
             ("all_reduce", {"kernel": "vLLM_custom_graph", "op": "all_reduce"}),
@@ -299,13 +299,13 @@ def collective_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evi
             mine = select(mine, version=newest)
             samples = collective_samples(mine, hardware[name], kernel_class)
             source = f"kernels/comm.csv ({TABLES}), {wanted['kernel']} {newest}"
-            found.append(evidence(name, kernel_class, "bf16", samples, source, [link_rule(samples)]))
+            records.append(evidence(name, kernel_class, "bf16", samples, source, [link_rule(samples)]))
         mine = select(rows, system=system, source=DISPATCH, dtype="bfloat16")
         if mine:
             source = f"kernels/comm.csv ({TABLES}), DeepEP of trtllm {mine[0]['version']}, the quicker of both kernels"
-            found.append(evidence(name, "all_to_all", "bf16", dispatch_samples(mine, hardware[name]), source))
+            records.append(evidence(name, "all_to_all", "bf16", dispatch_samples(mine, hardware[name]), source))
     one_sided = dispatch_samples(rows_of(ONE_SIDED), hardware["B200"], spread=True)
-    return [*found, evidence("B200", "all_to_all", "bf16", one_sided, ONE_SIDED_SOURCE)]
+    return [*records, evidence("B200", "all_to_all", "bf16", one_sided, ONE_SIDED_SOURCE)]
 
 
 def link_rule(samples: Samples) -> Finding:
@@ -328,7 +328,7 @@ def step_evidence(
     shapes = load_shapes(folder)
     models = shapes.keys() - {without}
     rows = [row for row in rows_of(folder / "serving" / "engine_steps.csv") if row["model"] in models]
-    found = []
+    records = []
     for system, name in SYSTEMS.items():
         if (name, "attention_prefill", "bf16") in tables:
             continue
@@ -338,18 +338,18 @@ def step_evidence(
         for dtype in ELEMENT:
             mine = select(rows, system=system, dtype=dtype)
             slower = [compare_steps(mine, wide, "gemm_ms", "sol_gemm_ms")] if dtype != "bf16" else []
-            found.append(gemm_of_steps(name, dtype, mine, slower, shapes, roof, origin))
+            records.append(gemm_of_steps(name, dtype, mine, slower, shapes, roof, origin))
             experts = [row for row in mine if row["moe_ep"]]
             if not experts:
                 continue
             slower = [compare_steps(experts, wide, "moe_ms", "sol_moe_ms")] if dtype != "bf16" else []
             kept = BY_TENSOR if dtype == "fp8" and (name, "moe", dtype) in tables else dtype
-            found.append(evidence(name, "moe", kept, moe_steps(experts, shapes, roof, dtype), origin, slower))
+            records.append(evidence(name, "moe", kept, moe_steps(experts, shapes, roof, dtype), origin, slower))
         for phase in ("prefill", "decode"):
             samples = attention_steps(select(wide, phase=phase), shapes, roof, phase)
-            found.append(evidence(name, f"attention_{phase}", "bf16", samples, origin))
-        found += link_evidence(name, select(rows, system=system), shapes, roof, origin)
-    return [item for item in found if item.key not in tables]
+            records.append(evidence(name, f"attention_{phase}", "bf16", samples, origin))
+        records += link_evidence(name, select(rows, system=system), shapes, roof, origin)
+    return [item for item in records if item.key not in tables]
 
 
 def gemm_of_steps(
@@ -364,8 +364,8 @@ def gemm_of_steps(
     """GEMMs of steps; those of single rows are set aside where they are slower than those of eight."""
     single = compare_single(rows, shapes)
     kept = [row for row in rows if not (single.suspect and row["phase"] == "decode" and row["batch"] == "1")]
-    found = evidence(name, "gemm", dtype, gemm_steps(kept, shapes, roof, dtype), origin, findings)
-    return replace(found, single=single if single.suspect else None)
+    record = evidence(name, "gemm", dtype, gemm_steps(kept, shapes, roof, dtype), origin, findings)
+    return replace(record, single=single if single.suspect else None)
 
 
 def compare_single(rows: list[Row], shapes: dict[str, Shape]) -> Finding:
@@ -384,22 +384,22 @@ def link_evidence(name: str, rows: list[Row], shapes: dict[str, Shape], roof: Ha
     large = all_reduce_steps(joined, shapes, roof, "all_reduce_large")
     rule = link_rule(large)
     own = [row for row in joined if row["tp"] == "2"] if rule.suspect else joined
-    found = [
+    records = [
         evidence(name, operation, "bf16", all_reduce_steps(own, shapes, roof, operation), origin, [rule])
         for operation in ("all_reduce", "all_reduce_large")
     ]
     if rule.suspect:
         rest = [row for row in joined if row["tp"] != "2"]
         samples = all_reduce_steps(rest, shapes, roof, "all_reduce_large", together=True)
-        found.append(evidence(name, SHARED, "bf16", samples, origin, [rule]))
-    return found
+        records.append(evidence(name, SHARED, "bf16", samples, origin, [rule]))
+    return records
 
 
 def collect(folder: Path) -> list[Evidence]:
     """All evidence in the folder."""
     hardware = load_hardware()
     gemms = gemm_evidence(folder, hardware)
-    found = gemms + attention_evidence(folder, hardware) + latent_evidence(folder, hardware, gemms)
-    found += moe_evidence(folder, hardware) + collective_evidence(folder, hardware)
-    found += newer_moe_evidence(folder, hardware) + expanding_evidence(folder, hardware)
-    return found + step_evidence(folder, hardware, {item.key for item in found})
+    records = gemms + attention_evidence(folder, hardware) + latent_evidence(folder, hardware, gemms)
+    records += moe_evidence(folder, hardware) + collective_evidence(folder, hardware)
+    records += newer_moe_evidence(folder, hardware) + expanding_evidence(folder, hardware)
+    return records + step_evidence(folder, hardware, {item.key for item in records})

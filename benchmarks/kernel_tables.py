@@ -243,8 +243,8 @@ def dispatch_samples(rows: list[Row], hardware: Hardware, *, spread: bool = Fals
         ways[row["op"]] = min(float(row["latency_ms"]) * 1e-3, ways.get(row["op"], np.inf))
     gpus, tokens, hidden, chosen, _ = np.array([[float(figure) for figure in case] for case in quickest]).T
     seconds = np.array([(ways["dispatch"] + ways["combine"]) / 2.0 for ways in quickest.values()])
-    reached = np.minimum(chosen / gpus, 1.0) if spread else 1.0 - (1.0 - 1.0 / gpus) ** chosen
-    traffic = tokens * reached * (gpus - 1.0) * hidden * WIDE
+    gpu_share = np.minimum(chosen / gpus, 1.0) if spread else 1.0 - (1.0 - 1.0 / gpus) ** chosen
+    traffic = tokens * gpu_share * (gpus - 1.0) * hidden * WIDE
     bins = regime(tokens * hidden * WIDE, MESSAGE_EDGES)
     return single_kernels(np.zeros_like(traffic), traffic, seconds, bins, peak=1.0, bandwidth=hardware.link)
 

@@ -46,23 +46,25 @@ def steps(path: Path) -> None:
             catalog, row.accelerator, model, row.split, dtype, kv_dtype=kv_dtype, memory_fraction=FITS
         )
         weights = weight_bytes_per_gpu(model, config) / GIB
-        held = (row.prompts + row.decodes) * float(kv_bytes_peak_per_gpu(model, config, row.new + row.context)) / GIB
-        fits = kv_capacity_bytes(model, config) / GIB >= held
+        kv_cache = (
+            (row.prompts + row.decodes) * float(kv_bytes_peak_per_gpu(model, config, row.new + row.context)) / GIB
+        )
+        fits = kv_capacity_bytes(model, config) / GIB >= kv_cache
         kv_stated = float(stated["kvcache_GiB"])
         groups[f"{row.model} {row.dtype}"].append(
             (
                 weights / float(stated["weights_GiB"]) - 1.0,
-                held / kv_stated - 1.0 if kv_stated > 0.05 else np.nan,
+                kv_cache / kv_stated - 1.0 if kv_stated > 0.05 else np.nan,
                 fits,
                 stated["fits_gmu"] == "1",
             )
         )
     print(f"{'steps':24}{'rows':>6}{'weights':>10}{'KV cache':>10}{'same fit':>10}{'we refuse, they fit':>21}")
     for name, rows in sorted(groups.items()):
-        weights, held, ours, theirs = (np.array(column) for column in zip(*rows, strict=True))
+        weights, kv_cache, ours, theirs = (np.array(column) for column in zip(*rows, strict=True))
         refused = int((~ours & theirs).sum())
         print(
-            f"{name:24}{len(rows):6}{np.median(weights):+10.1%}{np.nanmedian(held):+10.1%}"
+            f"{name:24}{len(rows):6}{np.median(weights):+10.1%}{np.nanmedian(kv_cache):+10.1%}"
             f"{np.mean(ours == theirs):10.1%}{refused:21}"
         )
 

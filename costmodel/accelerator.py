@@ -181,7 +181,7 @@ class Accelerator:
     assumed: which of these figures no data sheet states, in words; empty: none.
     mxfp4_multiples: what kernels for MXFP4 experts round the hidden size and a rank's width of an expert up to [1];
     in_engine: what its kernels take inside an engine over those efficiencies; generation_measured: whether kernels, or
-    a whole engine, of its generation were measured.
+    a whole engine, of its generation were measured; arm: whether the CPUs beside it are Arm's.
     """
 
     name: str
@@ -206,6 +206,7 @@ class Accelerator:
     generation: str = ""
     assumed: str = ""
     generation_measured: bool = False
+    arm: bool = False
 
     @property
     def quotes(self) -> tuple[Price, ...]:

@@ -495,6 +495,9 @@ def _contracts(
         price = entry.on_demand
     elif quote is None:
         own = "workload file, accelerators"
+    elif quote.origin is Origin.STATED:
+        median = f", median of {quote.quotes} quotes" if quote.quotes > 1 else ""
+        own = f"your own {quote.basis_words} price{median}, {quote.date}"
     else:
         remark = quote.remark(offer.accelerator.name).removesuffix(".")
         own = f"catalog: {remark}" if remark else f"catalog, median of {quote.quotes} list prices, {quote.date}"

@@ -107,6 +107,7 @@ class AcceleratorEntry(FileSection):
     node_size: _Gpus
     tdp_w: Annotated[float, number(bounds.BOARD_POWER)]
     node_label: str = ""
+    arm: bool = False
     kv_domain: Text
     mxfp4_multiples: tuple[_Multiple, _Multiple] = (1, 1)
     source: Text

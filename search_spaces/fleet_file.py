@@ -149,6 +149,7 @@ class StatedFleet:
     wanted: the same demand as the workload states it, at the fleet's prices, for the search of the cheapest fleet.
     """
 
+    source: Source
     name: str
     problem: Problem
     wanted: Problem
@@ -233,7 +234,7 @@ class _Reading:
         self._raise(self._start_faults(problem_at_prices, pools))
         by_role = {role: [pool for pool in pools if pool.role is role] for role in Role}
         ids = {f"{role}-{number}": pool for role in Role for number, pool in enumerate(by_role[role], 1)}
-        return StatedFleet(name, self._with_its_settings(problem_at_prices, pools), problem_at_prices, ids)
+        return StatedFleet(self.source, name, self._with_its_settings(problem_at_prices, pools), problem_at_prices, ids)
 
     def _raise(self, checks: Iterator[Fault]) -> None:
         faults = list(checks)

@@ -180,9 +180,9 @@ def _rules(quantization: Mapping[str, Any]) -> list[WeightRule]:
         () if quantization.get("quantized_layers") else notation()["quantization"]["spared"]
     )  # a list has no exceptions
     spared = [entry for field in fields for entry in _entries(quantization, field)]
-    named = [WeightRule(form, tuple(targets)) for (form, _), targets in rules.items()]
+    rules_of_forms = [WeightRule(form, tuple(targets)) for (form, _), targets in rules.items()]
     return ([WeightRule(SIXTEEN_BIT, tuple(spared))] if spared else []) + sorted(
-        named, key=lambda rule: not rule.targets
+        rules_of_forms, key=lambda rule: not rule.targets
     )
 
 

@@ -342,13 +342,13 @@ def engine_of_word(word: str) -> tuple[str, str]:
 def _assumptions(row: MeasuredRun) -> Iterator[str]:
     """Assumptions about a load that a row leaves open or states twice."""
     if row.precision:
-        used = (row.gemm_dtype, row.moe_dtype)
+        dtypes = (row.gemm_dtype, row.moe_dtype)
         try:
-            is_used = weight_dtype(row.precision) in map(weight_dtype, used)
+            is_used = weight_dtype(row.precision) in map(weight_dtype, dtypes)
         except InputError:
             is_used = False
         if not is_used:
-            words = " and ".join(dict.fromkeys(used))
+            words = " and ".join(dict.fromkeys(dtypes))
             yield f"precision {row.precision!r} is not used: gemm_dtype and moe_dtype say {words}"
     if row.concurrency is None:
         yield f"concurrency is not given and taken as {USUAL_CONCURRENCY * max(row.gpus, 1):g}"

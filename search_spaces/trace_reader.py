@@ -488,7 +488,8 @@ def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | Non
     names = list(nested_keys(parse_object(head.encode(), where, unique=True))) if is_json else _csv_names(head, where)
     form = layout
     if is_auto:
-        alike = (name for name, own in OWN_COLUMNS.items() if {*names} - {HASH_KEY} == {*own.names} and not mapping)
+        formats = [] if mapping else [name for name in OWN_COLUMNS if FORMATS[name]["json"] == is_json]
+        alike = (name for name in formats if {*names} - {HASH_KEY} == {*OWN_COLUMNS[name].names})
         form = next(alike, "jsonl" if is_json else "csv")
     if form in OWN_COLUMNS:
         if mapping:

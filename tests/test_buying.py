@@ -84,14 +84,6 @@ def counts(found: BuyingPlan, tier: Tier) -> int:
     return sum(one.count for one in taken if one.contract.tier is tier)
 
 
-@pytest.mark.parametrize(("price", "taken"), [(1.99, 4), (2.01, 0)])
-def test_flat_demand_is_reserved_if_that_is_cheaper_than_on_demand(price: float, taken: int) -> None:
-    found = bought(terms(reserved(price)))
-    assert counts(found, Tier.RESERVED_1) == taken
-    assert found.total == pytest.approx(4 * min(price, 2.0) * HOURS_PER_MONTH * 12)
-    assert found.gap == pytest.approx(0.0, abs=1e-3)
-
-
 @pytest.mark.parametrize(("price", "taken"), [(0.99, 4), (1.01, 1), (2.01, 0)])
 def test_peak_gpus_are_reserved_if_the_price_ratio_is_below_their_share_of_use(price: float, taken: int) -> None:
     """One GPU is in use all day, three more for half of it: those pay below half of the on-demand price."""
@@ -327,6 +319,9 @@ def test_the_terms_stand_in_the_workload_file_and_options_replace_them(tmp_path:
     assert {one.source for one in stated.contracts if one.committed} == {"workload file, procurement"}
     again = load_terms(problem_of(given.inputs, "echo", tmp_path))
     assert again == stated
+    (tmp_path / "quotes.csv").write_text("accelerator,usd_per_hour,date\nH100,2,2026-10-01\n", "utf-8")
+    quoted = load_terms(load_problem(path, {"prices": "quotes.csv"}))
+    assert quoted.contracts[0].source == "your own on-demand price, 2026-10-01"
     changed = load_terms(given, None, {"months": 3, "high": 0.2})
     assert changed.forecast.months == 3
     assert changed.forecast.paths[-1].growth == 0.2

@@ -91,9 +91,11 @@ def test_a_new_accelerator_may_be_like_another(tmp_path: Path) -> None:
 
 def test_a_card_of_its_own_is_not_on_the_nodes_of_its_relative(tmp_path: Path) -> None:
     text = "accelerators:\n  H144: {like: H100, memory_gib: 144}\n  Cheap: {like: H100, price_usd_per_hour: $2/h}\n"
+    text += "  GBX: {like: GB200, memory_gib: 200}\n"
     catalog = load_catalog(overlay(tmp_path, text))
     label = catalog.accelerator("H100").node_label
-    assert [catalog.accelerator(name).node_label for name in ("H144", "Cheap")] == ["", label]
+    assert [catalog.accelerator(name).node_label for name in ("H144", "Cheap", "GBX")] == ["", label, ""]
+    assert [catalog.accelerator(name).arm for name in ("H144", "GBX")] == [False, True]  # the CPUs stay
 
 
 # --- what a price is of
@@ -146,12 +148,6 @@ def test_links_are_one_direction_per_gpu(name: str, gb_s: float, size: int, nic_
     found = accelerator(name)
     assert (found.scale_up.bandwidth, found.scale_out.bandwidth) == pytest.approx((gb_s * GIGA, nic_gb_s * GIGA))
     assert found.scale_up_size == size
-
-
-def test_ridge_points() -> None:
-    assert accelerator("H100").ridge_point("bf16") == pytest.approx(295.2, rel=1e-3)
-    assert accelerator("A100-80").ridge_point("bf16") == pytest.approx(153.0, rel=1e-3)
-    assert accelerator("H20").ridge_point("fp8") == pytest.approx(74.0, rel=1e-3)
 
 
 # --- efficiencies

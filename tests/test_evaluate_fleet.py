@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import pdplan
+from costmodel.errors import InputError
 from costmodel.simulator.metrics import Overload
 from optimizer.plans.plan import FleetEvaluation, Plan
 from optimizer.plans.records import Outcome
@@ -30,6 +31,11 @@ APART = BUSY | {"search": {"preset": "quick", "roles": ["prefill", "decode"]}}
 
 def evaluated(folder: Path, *pools: dict[str, Any], level: str | None = None, **sections: Any) -> FleetEvaluation:
     return pdplan.evaluate(load_fleet(fleet(folder, *pools, workload=TINY | sections)), effort=level or "none")
+
+
+def test_requests_that_no_pool_serves_are_told_with_the_place_of_the_pools(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"fleet.yaml:\d+:\d+: pools: no pool computes the prompts of class default"):
+        evaluated(tmp_path, POOL | {"isl": {"from": 0, "to": 1}})
 
 
 def stated_pools(plan: Plan) -> list[dict[str, Any]]:

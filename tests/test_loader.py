@@ -121,14 +121,8 @@ def test_overrides_replace_values_and_are_named_in_faults(folder: Path) -> None:
     )
     assert load(SOUND, {"accelerators.h200.inventory": "8"}).offers[1].inventory == 8
     assert load(SOUND, {"accelerators.H100.price": "2.5"}).offers[0].usd_per_hour == 2.5
-    assert refusal(SOUND, {"accelerators.h200.inventory": "-8"}).startswith(
-        "w.yaml (overridden by accelerators.h200.inventory=-8): accelerators.1.inventory: -8 "
-    )
     assert refusal(SOUND, {"accelerators.H20O.inventory": "8"}) == (
         "override 'accelerators.H20O.inventory': 'H20O' is not one of H100, H200; did you mean 'H200'?"
-    )
-    assert refusal(SOUND, {"search": "{tensor_parallel: [1, 2]}", "search.tensor_parallel.two": "4"}) == (
-        "override 'search.tensor_parallel.two': two is not one of the 2 items (0 is the first)"
     )
     assert refusal(SOUND, {"name.x": "8"}) == "override 'name.x': 'chat' stands above 'x'; override the whole of it"
 

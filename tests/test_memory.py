@@ -72,7 +72,6 @@ def test_ranks_hold_as_many_experts_each_where_they_do_not_divide() -> None:
 
 
 def test_pipeline_stages_cover_all_layers_and_the_worst_counts() -> None:
-    assert stage_layers(61, 4) == (15, 16, 15, 15)
     assert sum(stage_layers(80, 7)) == 80
     model = llama_8b()
     layer = (model.weight_bytes("bf16") - 2 * model.hidden * model.vocab * 2) / 32
@@ -211,12 +210,6 @@ def test_mooncake_moves_40_gb_of_llama_70b() -> None:
         wire = transfer_bandwidth(link, link, nics, nics)
         assert kv_transfer_time(size, wire) < size / reached
         assert reached < wire
-
-
-def test_the_slower_end_decides() -> None:
-    fast, slow = Link(50e9, 5e-6), Link(25e9, 5e-6)
-    assert transfer_bandwidth(fast, slow) == transfer_bandwidth(slow, fast) == 25e9
-    assert transfer_bandwidth(fast, slow, 1, 4) == 50e9
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,15 @@ def test_every_sample_has_a_row_in_the_docs() -> None:
         assert f"`{summary.columns.arrival}`, `{summary.columns.isl}`, `{summary.columns.osl}`" in page, name
 
 
+def test_names_of_a_published_trace_in_the_other_kind_of_file(write: Write) -> None:
+    table = write("timestamp,input_length,output_length\n0,10,5\n1,20,6\n", "log.csv")
+    names = AZURE.strip().split(",")
+    lines = write(jsonl(*(dict(zip(names, row, strict=True)) for row in ((0, 10, 5), (1, 20, 6)))), "log.jsonl")
+    for path, form in ((table, "csv"), (lines, "jsonl")):
+        summary = read_trace(path)
+        assert (summary.format, summary.mean_isl, summary.arrivals.duration) == (form, 15.0, 1.0)
+
+
 NESTED = ({"at": {"ms": 0}, "use": {"in": 5, "out": 6}}, {"at": {"ms": 2000}, "use": {"in": 7, "out": 8}})
 
 

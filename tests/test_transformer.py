@@ -45,10 +45,8 @@ def test_parameters_match_the_published_figure(name: str) -> None:
     ("name", "per_token"),
     [
         ("Llama-2-7B", 2 * 32 * 32 * 128 * 2),
-        ("Llama-3.1-8B", 128 * 1024),
         ("Llama-3.1-70B", 2 * 80 * 8 * 128 * 2),
         ("OPT-175B", 2 * 96 * 12288 * 2),
-        ("DeepSeek-V3", 61 * (512 + 64) * 2),
         ("DeepSeek-V3.2", 61 * ((512 + 64) * 2 + 132)),
         ("PaLM-540B", 118 * 2 * 256 * 2),
         ("Qwen3-Next-80B-A3B", 12 * 2 * 2 * 256 * 2),
@@ -99,12 +97,6 @@ def test_weight_bytes_of_a_partly_quantised_checkpoint() -> None:
     assert model.quantized == {Part.EXPERTS}
     assert model.weight_bytes("fp4") == pytest.approx(experts * (0.5 + 1 / 32) + 2 * rest)  # MXFP4
     assert model.weight_bytes("bf16") == pytest.approx(2 * model.parameters)
-
-
-def test_matmul_parameters_leave_looked_up_tables_out() -> None:
-    untied, tied = load_model("Llama-3.1-8B"), load_model("OPT-13B")
-    assert untied.parameters - untied.matmul_parameters == 128256 * 4096
-    assert tied.parameters - tied.matmul_parameters == 2050 * 5120
 
 
 def _model(*attentions: Attention) -> Transformer:

@@ -35,6 +35,7 @@ from optimizer.verification.record import as_simulated, judged_fleet
 from optimizer.verification.verify import SearchResult
 from search_spaces.buying_terms import HOURS_PER_MONTH
 from search_spaces.fields import choice
+from search_spaces.files import Fault, Source
 from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.problem import Goal, Problem
 
@@ -194,12 +195,11 @@ def subject_of(stated_fleet: StatedFleet) -> Subject:
     def resize(replicas: tuple[int, ...]) -> Fleet:
         rows = [row for row in zip(records.items(), replicas, masks, strict=True) if row[1]]
         pools = [pool_of_record(instance, record, name, count, mask) for (name, record), count, mask in rows]
-        _check_served(instance, stated_fleet.name, pools)
+        _check_served(instance, stated_fleet.source, pools)
         fleet = routed(instance, pools)
         if not can_hand_over(instance, fleet):
-            raise InputError(
-                f"{stated_fleet.name}: its prefill pools cannot hand all their requests over to its decode pools"
-            )
+            fault = "the prefill pools cannot hand all their requests over to the decode pools"
+            raise InputError(stated_fleet.source.render([Fault(("pools",), fault)]))
         return fleet
 
     fleet = resize(tuple(pool.replicas for pool in stated_fleet.pools.values()))
@@ -263,10 +263,10 @@ def _served(instance: Instance, pool: StatedPool) -> FloatArray:
     return np.asarray(np.isin(flows.slo, classes) & (flows.isl >= low) & (flows.isl < high), dtype=np.float64)
 
 
-def _check_served(instance: Instance, name: str, pools: list[FleetPool]) -> None:
+def _check_served(instance: Instance, source: Source, pools: list[FleetPool]) -> None:
     """Raise InputError for requests whose prompt no pool computes, or whose tokens none generates.
 
-    The route of each pool, (flows,), is 1 for flows that it may serve, else 0; name: of the fleet.
+    The route of each pool, (flows,), is 1 for flows that it may serve, else 0; source: the file of the fleet.
     """
     flows, nothing = instance.flows, np.zeros(instance.flows.isl.size)
     colocated, prefill, decode = (
@@ -280,10 +280,8 @@ def _check_served(instance: Instance, name: str, pools: list[FleetPool]) -> None
         if lost_flows.any():
             flow = int(np.argmax(lost_flows))
             slo = instance.problem.slos[int(flows.slo[flow])].name
-            raise InputError(
-                f"{name}: {fault} of class {slo} with an ISL of {flows.isl[flow]:,.0f}; widen slo_classes or isl of a "
-                "pool"
-            )
+            requests = f"{fault} of class {slo} with an ISL of {flows.isl[flow]:,.0f}"
+            raise InputError(source.render([Fault(("pools",), f"{requests}; widen slo_classes or isl of a pool")]))
 
 
 def routed(instance: Instance, pools: list[FleetPool]) -> Fleet:

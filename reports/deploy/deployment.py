@@ -266,8 +266,7 @@ class DeployedPool:
     @property
     def arm(self) -> bool:
         """Whether the CPUs beside its GPUs are Arm's, as in NVIDIA's superchips."""
-        labels = (self.node_label, self.config.accelerator.node_label)
-        return any(re.match(fact("arm_labels"), label) for label in labels)
+        return self.config.accelerator.arm
 
     @property
     def node_gpus(self) -> int:
