@@ -204,7 +204,7 @@ def unserved_sentence(plan: Plan) -> str:
     if plan.simulation is None or not plan.simulation.unfinished:
         return ""
     rejected = plan.simulation.rejected
-    cause = f"; {percent(rejected)} of requests were rejected, as no replica can hold them" if rejected else ""
+    cause = f"; {percent(rejected)} of requests were rejected, as they are too long for any replica" if rejected else ""
     return f"In simulation {percent(plan.simulation.unfinished)} of requests never ended and count as missed{cause}."
 
 
