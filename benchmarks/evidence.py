@@ -176,14 +176,14 @@ def gemm_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]
     for system, name in SYSTEMS.items():
         wide = select(rows, system=system, dtype="bfloat16")
         for kind in ("bfloat16", "fp8", "fp8_block"):
-            mine = select(rows, system=system, dtype=kind)
-            if not mine:
+            system_rows = select(rows, system=system, dtype=kind)
+            if not system_rows:
                 continue
-            rules = [] if kind == "bfloat16" else [compare_gemm(mine, wide, hardware[name])]
+            rules = [] if kind == "bfloat16" else [compare_gemm(system_rows, wide, hardware[name])]
             dtype = DTYPES[kind]
             kept = "fp8_block" if kind == "fp8_block" and any(rule.suspect for rule in rules) else dtype
-            samples = gemm_samples(mine, hardware[name], dtype)
-            records.append(evidence(name, "gemm", kept, samples, source_of("gemm", mine) + f" {kind}", rules))
+            samples = gemm_samples(system_rows, hardware[name], dtype)
+            records.append(evidence(name, "gemm", kept, samples, source_of("gemm", system_rows) + f" {kind}", rules))
     return records
 
 
@@ -198,10 +198,10 @@ def attention_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evid
         rows = rows_of(folder / "kernels" / f"{table}.csv.gz")
         for system, name in SYSTEMS.items():
             for kind in ("bfloat16", "fp8"):
-                mine = select(rows, system=system, kv_cache_dtype=kind)
-                if mine:
-                    samples = reader(mine, hardware[name], DTYPES[kind])
-                    records.append(evidence(name, kernel_class, DTYPES[kind], samples, source_of(table, mine)))
+                system_rows = select(rows, system=system, kv_cache_dtype=kind)
+                if system_rows:
+                    samples = reader(system_rows, hardware[name], DTYPES[kind])
+                    records.append(evidence(name, kernel_class, DTYPES[kind], samples, source_of(table, system_rows)))
     return records
 
 
@@ -216,9 +216,9 @@ def latent_evidence(folder: Path, hardware: dict[str, Hardware], gemms: list[Evi
         curve = fit(gemm.samples, GEMM_CURVE).curve
         for phase, kernel_class in (("context", "latent_prefill"), ("generation", "latent_decode")):
             for kind in ("bfloat16", "fp8"):
-                mine = select(rows, system=system, kv_cache_dtype=kind, gemm_type="bfloat16", phase=phase)
-                samples = latent_samples(mine, hardware[gemm.accelerator], DTYPES[kind], kernel_class, curve)
-                source = source_of("mla", mine) + " module less its GEMMs"
+                system_rows = select(rows, system=system, kv_cache_dtype=kind, gemm_type="bfloat16", phase=phase)
+                samples = latent_samples(system_rows, hardware[gemm.accelerator], DTYPES[kind], kernel_class, curve)
+                source = source_of("mla", system_rows) + " module less its GEMMs"
                 records.append(evidence(gemm.accelerator, kernel_class, DTYPES[kind], samples, source))
     return records
 
@@ -230,13 +230,13 @@ def moe_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
     for system, name in SYSTEMS.items():
         wide = select(rows, system=system, dtype="bfloat16")
         for kind in ("bfloat16", "fp8", "fp8_block"):
-            mine = select(rows, system=system, dtype=kind)
-            if not mine:
+            system_rows = select(rows, system=system, dtype=kind)
+            if not system_rows:
                 continue
-            rules = [] if kind == "bfloat16" else [compare_moe(mine, wide, hardware[name])]
-            samples = moe_samples(mine, hardware[name], DTYPES[kind])
+            rules = [] if kind == "bfloat16" else [compare_moe(system_rows, wide, hardware[name])]
+            samples = moe_samples(system_rows, hardware[name], DTYPES[kind])
             kept = BY_TENSOR if kind == "fp8" else DTYPES[kind]
-            records.append(evidence(name, "moe", kept, samples, source_of("moe", mine) + f" {kind}", rules))
+            records.append(evidence(name, "moe", kept, samples, source_of("moe", system_rows) + f" {kind}", rules))
     return records
 
 
@@ -255,8 +255,10 @@ def newer_moe_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evid
     source = f"kernels/moe_2026.csv ({TABLES}), flashinfer_trtllm of sglang 0.5.14 and vllm 0.24.0"
     wide, block = select(rows, dtype="bfloat16"), select(rows, dtype="fp8_block", moe_ep_size="1")
     return [
-        evidence("B200", "moe", DTYPES[kind], moe_samples(mine, hardware["B200"], DTYPES[kind]), f"{source} {kind}")
-        for kind, mine in (("bfloat16", wide), ("fp8_block", block))
+        evidence(
+            "B200", "moe", DTYPES[kind], moe_samples(system_rows, hardware["B200"], DTYPES[kind]), f"{source} {kind}"
+        )
+        for kind, system_rows in (("bfloat16", wide), ("fp8_block", block))
     ]
 
 
@@ -265,10 +267,10 @@ def expanding_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evid
     rows = select(rows_of(folder / "kernels" / "moe_2026.csv.gz"), dtype="w4a16_mxfp4")
     records = []
     for system in ("h100_sxm", "h200_sxm", "l40s"):
-        mine = [row for row in select(rows, system=system) if row["version"] in EXPANDING_VERSIONS]
-        mine = [row for row in mine if "situ" not in row["kernel_source"]]  # of Kimi-K3's activation
+        system_rows = [row for row in select(rows, system=system) if row["version"] in EXPANDING_VERSIONS]
+        system_rows = [row for row in system_rows if "situ" not in row["kernel_source"]]  # of Kimi-K3's activation
         source = f"kernels/moe_2026.csv ({TABLES}), {' and '.join(EXPANDING_VERSIONS.values())} w4a16_mxfp4"
-        samples = moe_samples(mine, hardware[SYSTEMS[system]], "mxfp4")
+        samples = moe_samples(system_rows, hardware[SYSTEMS[system]], "mxfp4")
         records.append(evidence(SYSTEMS[system], "moe", "mxfp4", samples, source))
     return records
 
@@ -292,18 +294,21 @@ def collective_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evi
             ("all_reduce", {"kernel": "vLLM_custom_graph", "op": "all_reduce"}),
             ("all_reduce_large", {"kernel": "vLLM_custom_graph", "op": "all_reduce"}),
         ):
-            mine = select(rows, system=system, **wanted)
-            if not mine:
+            system_rows = select(rows, system=system, **wanted)
+            if not system_rows:
                 continue
-            newest = max({row["version"] for row in mine}, key=lambda text: [int(part) for part in text.split(".")])
-            mine = select(mine, version=newest)
-            samples = collective_samples(mine, hardware[name], kernel_class)
+            newest = max(
+                {row["version"] for row in system_rows}, key=lambda text: [int(part) for part in text.split(".")]
+            )
+            system_rows = select(system_rows, version=newest)
+            samples = collective_samples(system_rows, hardware[name], kernel_class)
             source = f"kernels/comm.csv ({TABLES}), {wanted['kernel']} {newest}"
             records.append(evidence(name, kernel_class, "bf16", samples, source, [link_rule(samples)]))
-        mine = select(rows, system=system, source=DISPATCH, dtype="bfloat16")
-        if mine:
-            source = f"kernels/comm.csv ({TABLES}), DeepEP of trtllm {mine[0]['version']}, the quicker of both kernels"
-            records.append(evidence(name, "all_to_all", "bf16", dispatch_samples(mine, hardware[name]), source))
+        system_rows = select(rows, system=system, source=DISPATCH, dtype="bfloat16")
+        if system_rows:
+            version = system_rows[0]["version"]
+            source = f"kernels/comm.csv ({TABLES}), DeepEP of trtllm {version}, the quicker of both kernels"
+            records.append(evidence(name, "all_to_all", "bf16", dispatch_samples(system_rows, hardware[name]), source))
     one_sided = dispatch_samples(rows_of(ONE_SIDED), hardware["B200"], spread=True)
     return [*records, evidence("B200", "all_to_all", "bf16", one_sided, ONE_SIDED_SOURCE)]
 
@@ -336,10 +341,10 @@ def step_evidence(
         roof = hardware[name]
         wide = select(rows, system=system, dtype="bf16")
         for dtype in ELEMENT:
-            mine = select(rows, system=system, dtype=dtype)
-            slower = [compare_steps(mine, wide, "gemm_ms", "sol_gemm_ms")] if dtype != "bf16" else []
-            records.append(gemm_of_steps(name, dtype, mine, slower, shapes, roof, origin))
-            experts = [row for row in mine if row["moe_ep"]]
+            system_rows = select(rows, system=system, dtype=dtype)
+            slower = [compare_steps(system_rows, wide, "gemm_ms", "sol_gemm_ms")] if dtype != "bf16" else []
+            records.append(gemm_of_steps(name, dtype, system_rows, slower, shapes, roof, origin))
+            experts = [row for row in system_rows if row["moe_ep"]]
             if not experts:
                 continue
             slower = [compare_steps(experts, wide, "moe_ms", "sol_moe_ms")] if dtype != "bf16" else []

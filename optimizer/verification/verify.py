@@ -88,22 +88,23 @@ def _apart(fleet: Fleet) -> Engines:
     return fleet_key(fleet.resized([0] * len(counts))), counts
 
 
-def ruled_out_by(miss: Verdict) -> Engines:
-    """Fleets of the same engines that a miss rules out, by their most replicas.
+def ruled_out_by(miss: Verdict) -> tuple[int, ...]:
+    """Most replicas of each pool up to which a miss rules out fleets of the same engines.
 
     A fleet that is shown to miss rules out any number in pools that are not to blame, if the goal would be missed
     without the requests that these make late, at most half an even share each (`pools_to_blame`). A crowd fills pools
     that wait for others, so it blames none alone.
     """
-    engines, counts = _apart(miss.fleet)
-    others = 0.5 * (1.0 - len(miss.blamed) / len(counts))
-    shares = [
-        (item.attainment_goal, item.attainment + others * (1.0 - item.attainment)) for item in miss.judgement.classes
-    ]
-    alone = miss.near_capacity or (miss.judgement.refuted and any(share < goal for goal, share in shares))
+    counts = [pool.replicas for pool in miss.fleet.pools]
+    unblamed_share = 0.5 * (1.0 - len(miss.blamed) / len(counts))
+    blamed_miss = any(
+        item.attainment + unblamed_share * (1.0 - item.attainment) < item.attainment_goal
+        for item in miss.judgement.classes
+    )
+    alone = miss.near_capacity or (miss.judgement.refuted and blamed_miss)
     if not miss.blamed or miss.stuck or not alone:
-        return engines, counts
-    return engines, tuple(count if number in miss.blamed else sys.maxsize for number, count in enumerate(counts))
+        return tuple(counts)
+    return tuple(count if number in miss.blamed else sys.maxsize for number, count in enumerate(counts))
 
 
 @dataclass(slots=True)
@@ -241,7 +242,7 @@ class Loop:
         self.trail.append((candidate.what, miss))
         self.nearest = miss if self.nearest is None or miss.distance < self.nearest.distance else self.nearest
         if miss.judgement.refuted or miss.near_capacity:
-            self.misses.append(ruled_out_by(miss))
+            self.misses.append((_apart(miss.fleet)[0], ruled_out_by(miss)))
         fleet, center = self._settings(miss)
         if fleet is not None:
             self.wait(fleet, REPAIRED, candidate.rounds, candidate.fewer)
@@ -289,7 +290,7 @@ class Loop:
             return False
         misses = [verdict for verdict in self.bench.verdicts.values() if not verdict.held]
         space = replace(self.space, late=self.bench.late, cut=set())
-        space = space.without([(engines_of(instance, miss.fleet)[0], ruled_out_by(miss)[1]) for miss in misses])
+        space = space.without([(engines_of(instance, miss.fleet)[0], ruled_out_by(miss)) for miss in misses])
         cheapest = cheapest_held(space, instance.problem, cost)
         self.complete, self.untried = cheapest is None and not space.cut, self.untried - 1
         if cheapest is not None:

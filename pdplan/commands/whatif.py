@@ -270,12 +270,11 @@ def frontier(
     from pdplan.api import curve_range
     from reports.answers.curves import QUESTIONS, curve_record, frontier_document, frontier_rows
     from reports.scenarios import whatif_document
-    from search_spaces.loader import without_recording
 
     remarks = price_remarks(problem)
     with console.milestones() as progress:
         ends = curve_range(problem, over, between, "--between")
-        curve = curve_over(without_recording(problem), over, ends, looks=looks, progress=progress)
+        curve = curve_over(problem, over, ends, looks=looks, progress=progress)
     record = {"schema": "pdplan.frontier/3", "file": str(file)} | curve_record(curve) | {"price_remarks": remarks}
     document = whatif_document([frontier_document(curve)], remarks, (QUESTIONS[over], problem.name))
     return output.show(console, document, record, frontier_rows(curve))
