@@ -23,7 +23,7 @@ from optimizer.loads.bisection import boundary
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import Outcome
 from optimizer.verification.demand import closed_demand, diurnal_demands, planned_profile, simulated_trace
-from optimizer.verification.judge import Judgement, judge_demands, pool_behind, simulated_fleet
+from optimizer.verification.judge import Judgement, judge_demands, pool_behind, simulated_fleet, until_decided
 from optimizer.verification.simulated_plan import LOADS, Curve, fleet_use, goodput, judge, latency_curve
 from search_spaces.loader import load_problem, problem_of
 from tests.optimizer_cases import instance_of, judged_class, problem, slo, workload
@@ -124,6 +124,25 @@ def test_a_class_is_judged_by_its_interval_and_not_by_its_share(
     assert Judgement(1.0, (one,), calm, Mock(), ()).outcome is outcome
     assert Judgement(1.0, (one,), replace(calm, overloaded=True), Mock(), ()).outcome is Outcome.MISSES
     assert lacking is None or one.lacking == pytest.approx(lacking)
+
+
+@pytest.mark.parametrize(
+    ("share", "low", "high", "runs", "wanted"),
+    [
+        (0.894, 0.846, 0.942, 2, 4),
+        (0.88, 0.85, 0.915, 2, 2),  # (0.035 / 0.02) squared is less than 4
+        (0.88, 0.85, 0.915, 1, 2),
+        (0.92, 0.885, 0.95, 2, 4),
+        (0.8, 0.7, 0.899, 1, 1),
+        (0.95, 0.91, 0.97, 1, 2),
+    ],
+)
+def test_runs_are_doubled_until_they_decide_or_would_show_a_miss(
+    share: float, low: float, high: float, runs: int, wanted: int
+) -> None:
+    calm = Overload(overloaded=False, growth=0.0, drift=0.0, where="")
+    judgement = Judgement(1.0, (judged_class(share, low, high),), calm, Mock(), (Mock(),) * runs)
+    assert until_decided(8000, least=2)(judgement) == wanted
 
 
 @pytest.mark.parametrize(("replicas", "behind"), [((1, 20), 0), ((20, 1), 1), ((6, 1), 1)])

@@ -199,21 +199,27 @@ def mended(start: Verdict) -> Fleet | None:
 
 
 @pytest.mark.parametrize(
-    ("share", "ends"),
+    ("seqs", "share", "ends"),
     [
-        (lambda seqs, chunk: {512: 0.8, 2048: 0.895, 8192: 0.95}[chunk], lambda seqs, chunk: chunk == 8192),
+        (256, lambda seqs, chunk: {512: 0.8, 2048: 0.895, 8192: 0.95}[chunk], lambda seqs, chunk: chunk == 8192),
+        (8, lambda seqs, chunk: 0.95 if seqs == 16 else 0.7, lambda seqs, chunk: seqs == 16),
         (
+            256,
             lambda seqs, chunk: 0.5 + 0.2 * (chunk >= 2048) + 0.25 * (seqs <= 64),
             lambda seqs, chunk: chunk >= 2048 and seqs <= 64,
         ),
     ],
-    ids=["a larger chunk, not enough, and a still larger", "a chunk and a batch limit"],
+    ids=[
+        "a larger chunk, and a still larger",
+        "a batch limit of twice as many",
+        "a chunk and a batch limit",
+    ],
 )
 def test_settings_that_help_are_gone_on_from(
-    share: Callable[[int, int], float], ends: Callable[[int, int], bool]
+    seqs: int, share: Callable[[int, int], float], ends: Callable[[int, int], bool]
 ) -> None:
     with simulated(lambda fleet: share(*settings_of(fleet))):
-        fleet = mended(miss(roomy(), colocated(256, 512), share(256, 512)))
+        fleet = mended(miss(roomy(), colocated(seqs, 512), share(seqs, 512)))
     assert ends(*settings_of(fleet))
     assert fleet_cost(roomy(), fleet) == fleet_cost(roomy(), colocated(256, 512))
 

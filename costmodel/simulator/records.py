@@ -12,7 +12,7 @@ has processed offset + lane.steps, offset = q - lane.steps at joining; so a deco
 from __future__ import annotations
 
 from collections.abc import MutableSequence, Sequence
-from dataclasses import MISSING, astuple, dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
@@ -387,9 +387,15 @@ def records(kind: type, size: int, columns: Columns) -> Array:
         default = np.zeros((), rows.dtype[entry.name]) if entry.default is MISSING else entry.default
         column = columns.get(entry.name, default)
         if rows.dtype[entry.name].names and entry.name in columns:
-            column = [astuple(value) for value in column]
+            column = [packed(value) for value in column]
         rows[entry.name] = column
     return rows
+
+
+def packed(value: Any) -> Any:
+    """The values of a record in the order of its fields, those of records in it too; `astuple` copies each deeply."""
+    names = getattr(value, "__dataclass_fields__", ())
+    return tuple(packed(getattr(value, name)) for name in names) if names else value
 
 
 def unpacked(kind: type, values: tuple[Any, ...]) -> Any:

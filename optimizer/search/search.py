@@ -42,7 +42,7 @@ from optimizer.fleets.purchase import fleet_cost, gpu_cost, prefill_seqs, within
 from optimizer.loads.bisection import bisection
 from optimizer.loads.effort import Late, never
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
-from optimizer.plans.records import ALIKE, CANDIDATES, MOST_LOOKS, NO_DEARER, QUICK_CANDIDATES, ROUNDING
+from optimizer.plans.records import ALIKE, CANDIDATES, MOST_LOOKS, NO_DEARER, QUICK_CANDIDATES, ROUNDING, TOLERANCE
 from search_spaces.problem import Billing, Constraints, Objective, Problem, any_target
 
 from .settings import EngineSettings, engine_gpus, keeping_up, late_first_tokens, late_tokens, make_settings
@@ -204,14 +204,19 @@ def with_near_fleets(search: FleetSearch, fleet: Fleet) -> tuple[Fleet, ...]:
     """A fleet, then fleets within the limits that may replace it if it misses in simulation.
 
     Those of the same cost that hold by formula too, then QUICK_CANDIDATES cheaper ones that come near every goal
-    (NEAR), the nearest first.
+    (NEAR), the nearest first. Of fleets that differ in their settings, or by less than TOLERANCE in the replicas of a
+    pool, there is one: the simulations try those that are beside it.
     """
     cost = fleet_cost(search.instance, fleet)
     near = sorted((-share, picks) for picks, share in search.reached.items() if share >= NEAR)
     prices = {picks: _price(search, search.instance.problem, picks) for _, picks in near}
-    equal = [picks for share, picks in near if share <= -1.0 and prices[picks] <= cost * NO_DEARER]
-    cheaper = [picks for share, picks in near if share > -1.0 and prices[picks] < cost / NO_DEARER]
-    return (fleet, *(search.fleet(picks) for picks in (*equal, *cheaper[:QUICK_CANDIDATES])))
+    equal = [search.fleet(picks) for share, picks in near if share <= -1.0 and prices[picks] <= cost * NO_DEARER]
+    cheaper = [search.fleet(picks) for share, picks in near if share > -1.0 and prices[picks] < cost / NO_DEARER]
+    purchases: dict[tuple[object, ...], Fleet] = {}
+    for other in (fleet, *equal, *cheaper):
+        sizes = [(pool.role, pool.shape, round(math.log(pool.replicas) / TOLERANCE)) for pool in other.pools]
+        purchases.setdefault(tuple(sizes), other)
+    return tuple(purchases.values())[: 1 + len(equal) + QUICK_CANDIDATES]
 
 
 def cheapest_held(

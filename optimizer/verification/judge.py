@@ -42,7 +42,7 @@ from optimizer.loads.bisection import boundary
 from optimizer.loads.effort import Late, never
 from optimizer.loads.flows import Demand
 from optimizer.loads.instance import Instance, factor_at, step_intervals
-from optimizer.plans.records import MOST_MORE, QUANTILES, ClassJudgement, Outcome, Quantiles
+from optimizer.plans.records import HALVING_RUNS, MOST_MORE, QUANTILES, ClassJudgement, Outcome, Quantiles
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
 
@@ -377,12 +377,14 @@ def judge_until(
 def until_decided(requests: int, *, most: int = MOST_JUDGED, least: int = 1, late: Late = never) -> Rule:
     """Double the runs while a goal lies within its interval, up to `most` requests in all.
 
-    A miss ends the runs at once; met goals take at least `least` runs. late: tells when to stop.
+    A miss ends the runs at once; met goals take at least `least` runs, as do goals that are not met and would be shown
+    to be missed in HALVING_RUNS times as many. late: tells when to stop.
     """
 
     def rule(judgement: Judgement) -> int:
         count = len(judgement.runs)
-        if judgement.refuted or (judgement.proven and count >= least) or late():
+        is_missing = any(not item.held and item.lacking <= HALVING_RUNS for item in judgement.classes)
+        if judgement.refuted or ((judgement.proven or is_missing) and count >= least) or late():
             return count
         return 2 * count if 2 * count <= max(min(most // requests, MOST_RUNS), least) else count
 

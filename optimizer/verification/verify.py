@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import RATE_MARGIN, holds_at, worst_share
 from optimizer.fleets.fleet import Fleet, FleetPool
@@ -41,8 +39,7 @@ if TYPE_CHECKING:
     from .tune import Tuned
 
 PLACES = 2
-"""Places in the tables by which a setting is moved at most: chunks to about four times as many tokens, batch limits to
-twice as many requests [1]."""
+"""Places in the table by which a chunk is moved at most: to about four times as many tokens [1]."""
 CANDIDATE, REPAIRED = "found by formula", "repaired"
 """Label of fleets that missed."""
 CONFIRMATIONS: Final = 2 * CANDIDATES
@@ -283,14 +280,16 @@ class Loop:
     def _cheaper_by_formula(self, cost: float) -> bool:
         """Put the cheapest fleet of one pool or a pair that no simulation refuted into the queue; whether there is one.
 
-        It holds by formula, and costs less than `cost` [$/h].
+        It holds by formula, and costs less than `cost` [$/h]. A miss refutes fleets with up to TOLERANCE more replicas.
         """
         instance, self.complete = self.bench.instance, False
         if self.space is None or self.space.cut or not self.untried or classes_apart(instance.problem):
             return False
         misses = [verdict for verdict in self.bench.verdicts.values() if not verdict.held]
         space = replace(self.space, late=self.bench.late, cut=set())
-        space = space.without([(engines_of(instance, miss.fleet)[0], ruled_out_by(miss)) for miss in misses])
+        refuted = [[math.floor(count * (1.0 + TOLERANCE)) for count in ruled_out_by(miss)] for miss in misses]
+        kinds = [engines_of(instance, miss.fleet)[0] for miss in misses]
+        space = space.without([(kind, tuple(counts)) for kind, counts in zip(kinds, refuted, strict=True)])
         cheapest = cheapest_held(space, instance.problem, cost)
         self.complete, self.untried = cheapest is None and not space.cut, self.untried - 1
         if cheapest is not None:
@@ -400,13 +399,14 @@ def each_setting(instance: Instance, fleet: Fleet, worst_pools: Sequence[int]) -
 
 
 def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
-    """The pool with the smallest batch limit that suffices by formula; if it has that, with a larger one."""
+    """The pool with the smallest batch limit that suffices by formula; if it has that, with one of twice as many."""
     pool = fleet.pools[index]
     enough = min(1.0, worst_share(instance, fleet, RATE_MARGIN))
     for seqs in instance.tables.limits_below(pool.shape, pool.seqs):
         less = replace(pool, seqs=seqs)
         if worst_share(instance, _changed(fleet, {index: less}), RATE_MARGIN) >= enough:
             return less
-    limits = instance.tables.limits_of(pool.shape)
-    place = int(np.searchsorted(limits, pool.seqs)) + PLACES
-    return replace(pool, seqs=int(limits[min(place, limits.size - 1)]))
+    limits, requests = instance.tables.limits_of(pool.shape), instance.tables.seqs
+    larger = limits[limits > pool.seqs]
+    twice = larger[requests[larger] <= 2.0 * requests[pool.seqs]]
+    return replace(pool, seqs=int([pool.seqs, *larger[:1], *twice][-1]))
