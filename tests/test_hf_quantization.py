@@ -106,9 +106,7 @@ def test_formats_that_reach_no_module_are_refused() -> None:
 
 
 def test_a_method_reads_its_own_word_and_no_other() -> None:
-    """Quanto's is `weights`, ModelOpt's is `quant_algo`."""
-    with pytest.raises(ArchitectureError, match="'weights' in 'quantization_config'"):
-        parse_config({**MOE, "quantization_config": {"quant_method": "quanto"}}, "test")
+    """ModelOpt's is `quant_algo`."""
     both = {"quant_method": "modelopt", "quant_algo": "FP8", "weights": {"dtype": "e4m3"}}
     assert parse_config({**MOE, "quantization_config": both}, "test").native_weight_dtype == "fp8"
 
