@@ -114,9 +114,7 @@ def number(bounds: Bounds) -> Reader:
 
 
 def share(
-    limits: Bounds,
-    forms: tuple[str, ...] = ("0.3", "30%"),
-    in_percent: Callable[[str], float | None] = as_share,
+    limits: Bounds, forms: tuple[str, ...] = ("0.3", "30%"), in_percent: Callable[[str], float | None] = as_share
 ) -> Reader:
     """A share within `limits` [1], as a fraction or in percent.
 

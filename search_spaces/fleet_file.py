@@ -17,18 +17,7 @@ from . import bounds
 from .catalog import AcceleratorCatalog, load_catalog
 from .engines import ENGINES
 from .enumeration import Shape, end_of, engine_config, memory_refused, refusal, refused_pair
-from .fields import (
-    FileSection,
-    OneOrMore,
-    Reader,
-    Text,
-    checked_together,
-    choice,
-    count,
-    quantity,
-    sections_of,
-    share,
-)
+from .fields import FileSection, OneOrMore, Reader, Text, checked_together, choice, count, quantity, sections_of, share
 from .files import Fault, Keys, Source, check_name, read_file
 from .loader import load_problem, overridden, problem_of, stated_problem, whole_echo
 from .problem import Goal, Problem
@@ -126,11 +115,7 @@ class FleetFile(FileSection):
     """Serving engine of all pools; default: the workload's."""
     memory_fraction: Annotated[float, share(bounds.MEMORY_FRACTION)] | None = None
     """The engines' own memory fraction [1], as in a workload; default: the workload's."""
-    pools: Annotated[
-        list[StatedPool],
-        checked_together(_role_faults),
-        OneOrMore(int(bounds.MAX_POOLS.high), "pools"),
-    ]
+    pools: Annotated[list[StatedPool], checked_together(_role_faults), OneOrMore(int(bounds.MAX_POOLS.high), "pools")]
     """The pools that run."""
 
 

@@ -11,14 +11,7 @@ from typing import Any
 
 from costmodel.attention import Attention, CompressedAttention, LinearAttention, Part, SoftmaxAttention
 from costmodel.errors import ArchitectureError
-from costmodel.transformer import (
-    DTYPE_BYTES,
-    ELEMENT_BYTES,
-    MXFP4_GROUP,
-    FeedForward,
-    Transformer,
-    WeightScale,
-)
+from costmodel.transformer import DTYPE_BYTES, ELEMENT_BYTES, MXFP4_GROUP, FeedForward, Transformer, WeightScale
 
 from .hf_config import LARGEST, notation, shorten
 

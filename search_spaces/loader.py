@@ -55,14 +55,7 @@ from .problem import (
     whole_limit,
 )
 from .quotes import basis_of, is_quotes_file, quotes_lost
-from .schema import (
-    ANY,
-    WORKLOAD_SCHEMA,
-    AcceleratorSection,
-    Context,
-    LinkSection,
-    WorkloadFile,
-)
+from .schema import ANY, WORKLOAD_SCHEMA, AcceleratorSection, Context, LinkSection, WorkloadFile
 from .search_space import search_space
 from .sources import MAX_DEPTH, parse_value, read_source
 from .trace_summary import quantiles_of

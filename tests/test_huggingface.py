@@ -449,19 +449,6 @@ def test_a_rotary_embedding_is_told_whole(row: dict[str, Any]) -> None:
 TINY_LAYERS = parse_config(TINY, "tiny").layers
 
 
-@pytest.mark.parametrize(
-    ("name", "expected", "dtype"),
-    [
-        ("meta-llama/Llama-3.1-70B-Instruct", "Llama-3.1-70B", "bf16"),
-        ("META-LLAMA/llama-3.1-70B", "Llama-3.1-70B", "bf16"),
-        ("moonshotai/Kimi-K2-Thinking", "Kimi-K2-Thinking", "int4"),
-    ],
-)
-def test_names_and_aliases(name: str, expected: str, dtype: str) -> None:
-    model = load_model(name)
-    assert (model.name, model.native_weight_dtype) == (expected, dtype)
-
-
 def test_a_file_or_its_directory(tmp_path: Path) -> None:
     folder = tmp_path / "My-Model"
     folder.mkdir()
