@@ -480,6 +480,8 @@ def changed(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Inputs:
         lever = LEVERS.get(head)
         if lever is not None:
             lever.apply(result, key, value)
+        elif key == "search.preset":
+            raise InputError(f"{key}: every range is stated here, so none is the preset's; state search={value}")
         elif head in result or head in WorkloadFile.model_fields:  # a section that the file leaves out is begun
             set_value(result, key.split("."), value, key)
         else:

@@ -50,6 +50,8 @@ def test_a_section_that_the_file_leaves_out_is_begun(problem: Problem) -> None:
         with_change(problem, "kv_cache_tier.capacity_per_gpu=1TB")
     with pytest.raises(InputError, match=r"'1TB' is not a mapping"):
         with_change(problem, "kv_cache_tier=1TB")
+    with pytest.raises(InputError, match=r"so none is the preset's; state search=wide"):
+        with_change(problem, "search.preset=wide")
 
 
 def test_other_quotes_of_the_catalog_are_prices_though_the_file_states_some(tmp_path: Path) -> None:
