@@ -484,8 +484,10 @@ def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | Non
     form = layout
     if is_auto:
         formats = [] if mapping else [name for name in OWN_COLUMNS if FORMATS[name]["json"] == is_json]
-        alike = (name for name in formats if {*names} - {HASH_KEY} == {*OWN_COLUMNS[name].names})
-        form = next(alike, "jsonl" if is_json else "csv")
+        in_blocks = HASH_KEY in names and "chat_id" not in names  # Mooncake's, whatever keys stand beside its own
+        alike = (name for name in formats if {*OWN_COLUMNS[name].names} <= {*names})
+        exact = (name for name in alike if in_blocks or {*names} - {HASH_KEY} == {*OWN_COLUMNS[name].names})
+        form = next(exact, "jsonl" if is_json else "csv")
     if form in OWN_COLUMNS:
         if mapping:
             raise InputError(f"{path}: format {layout} has columns of its own; name columns with csv or jsonl")
