@@ -94,6 +94,7 @@ def test_levers_change_what_they_say(problem: Problem) -> None:
     assert [slo.attainment for slo in with_change(problem, "attainment=0.95").slos] == [0.95, 0.95]
     assert with_change(problem, "weight_dtype=fp8").weight_dtype == "fp8"
     assert with_change(problem, "spares=2").constraints.spare_replicas == 2
+    assert with_change(problem, "target=sglang").engine == "sglang"
     assert with_change(problem, "growth.6=10%").workload.request_rate == pytest.approx(6.0 * 1.1**6)
     assert with_change(problem, "link_scale=0.5").offers[0].accelerator.scale_out.bandwidth == pytest.approx(
         problem.offers[0].accelerator.scale_out.bandwidth / 2.0
