@@ -340,11 +340,8 @@ def _arrival(name: str, text: str, unit: ArrivalUnit) -> int:
         )
     seconds = value * UNITS[Kind.DURATION][unit]
     if not abs(seconds) <= MAX_SECONDS:
-        hint = (
-            "; if it is in ms, state arrival_unit: ms (--columns arrival_unit=ms)"
-            if abs(seconds) < 1e3 * MAX_SECONDS
-            else ""
-        )
+        units = (unit for unit in ("ms", "us", "ns") if abs(value) * UNITS[Kind.DURATION][unit] < MAX_SECONDS)
+        hint = next((f"; if it is in {u}, state arrival_unit: {u} (--columns arrival_unit={u})" for u in units), "")
         raise InputError(f"{name} is {value:g} {unit.value}, but must be a time before the year 2112{hint}")
     return round(seconds * NANOSECONDS)
 
