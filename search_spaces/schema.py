@@ -226,6 +226,8 @@ class AcceleratorSection(FileSection):
     def _is_known(cls, name: str, info: ValidationInfo) -> str:
         if "," in name:
             raise InputError(f"{shown(name)} is not one name; write a list in brackets: [{name}]")
+        if name.lower() == ANY:
+            raise InputError(f"{shown(name)} is an item of the list that stands once, as a word without settings")
         if isinstance(info.context, Context):
             info.context.check_accelerator(name)
         return name

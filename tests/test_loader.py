@@ -151,9 +151,6 @@ def test_a_users_catalog_and_config_are_relative_to_the_file(folder: Path) -> No
     assert load_problem(Path("sub/w.yaml")).offers[0].accelerator.memory == 100 * 2**30
 
 
-# --- which quotes of the catalog are prices
-
-
 def test_a_users_quotes_are_prices(folder: Path) -> None:
     """By any spelling; of several providers the median; a GPU that the file does not name keeps the catalog's price."""
     rows = "h100_sxm,$2.10,A\nH100,2.5,B\nNVIDIA-H100-80GB-HBM3,3,C\n"
@@ -326,9 +323,6 @@ def test_every_number_of_the_schema_is_bounded_both_ways() -> None:
     assert unbounded(json_schema(), "") == []
 
 
-# --- how many -------------------------------------------------------------------------------------------------------
-
-
 def test_a_long_histogram_is_merged_and_keeps_its_means(folder: Path) -> None:
     rows = 20_000
     lines = (f"{100 + k % 5000},{50 + k % 777},{1 / rows:.12f}\n" for k in range(rows))
@@ -352,8 +346,3 @@ def test_any_accelerator_is_all_that_have_a_price_of_their_own(folder: Path) -> 
     assert len(load(text + "prices: tco\n").offers) < len(offers)
     few = load(text, {"accelerators.H200.inventory": 8, "accelerators.0.owned": 2}).offers
     assert {offer.accelerator.name: offer.inventory for offer in few}["H200"] == 8
-
-
-@pytest.mark.parametrize("items", ["[{name: any, price: $100/h}]", "[any, any]"])
-def test_any_is_a_word_that_stands_once_and_has_no_settings(folder: Path, items: str) -> None:
-    assert "'any' is not known" in refusal(SOUND.replace("[H100, {name: H200, inventory: 64}]", items))
