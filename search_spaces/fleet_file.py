@@ -96,7 +96,7 @@ def _role_faults(pools: Any) -> Iterator[tuple[Keys, str]]:
     """
     if not pools:
         yield (), "is empty, but a fleet has one pool at least"
-    roles = {str(pool.get("role", "")).lower() for pool in pools if isinstance(pool, Mapping)}
+    roles = {str(pool.get("role") or "").lower() for pool in pools if isinstance(pool, Mapping)}
     for role, partner in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
         if roles <= {"", *Role} and role in roles and partner not in roles:
             yield (), f"has {role} pools but no {partner} pool, without which they serve nothing"

@@ -240,9 +240,15 @@ def _searched_layers(
             raise fields.error(f"'block_configs' of layer {number} must have objects 'attention' and 'ffn'")
         if mixer.get("replace_with_linear") or mlp.get("replace_with_linear") or mixer.get("window_length"):
             raise fields.error(f"'block_configs' of layer {number} has a block that pdplan does not model")
-        width = 0 if mlp.get("no_op") else -(-int(2.0 * float(mlp.get("ffn_mult") or 0.0) * hidden / 3.0) // 256) * 256
+        multiple = ConfigFields(fields.where, mlp).number("ffn_mult") or 0.0
+        if not 0.0 <= multiple <= MOST_MERGED:
+            raise fields.error(f"'ffn_mult' of layer {number} is {multiple}, but must be from 0 to {MOST_MERGED}")
+        width = 0 if mlp.get("no_op") else -(-int(2.0 * multiple * hidden / 3.0) // 256) * 256
         if not mixer.get("no_op"):
-            kv_heads = heads // int(mixer.get("n_heads_in_group") or 1)
+            group = ConfigFields(fields.where, mixer).optional("n_heads_in_group", low=1) or 1
+            if heads % group:
+                raise fields.error(f"'n_heads_in_group' of layer {number} is {group}, which does not divide {heads}")
+            kv_heads = heads // group
             attention = SoftmaxAttention(hidden, heads, kv_heads, hidden // heads, hidden // heads)
             pairs.append((attention, FeedForward(hidden, width, gated)))
         elif pairs:

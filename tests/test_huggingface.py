@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -381,6 +382,10 @@ def test_nonsense_values_are_named(field: str, value: Any) -> None:
         ({"hidden_size": 65}, "'hidden_size' 65 is not a multiple of 'num_attention_heads' 8"),
         ({"layer_types": ["full_attention"] * 7 + ["mamba"]}, "'mamba' for layer 7"),
         ({"layer_types": "full_attention"}, "must be a list"),
+        (
+            {"model_type": "nemotron-nas", "block_configs": [{"attention": {}, "ffn": {"ffn_mult": math.inf}}] * 8},
+            "'ffn_mult' of layer 0 is inf",
+        ),
     ],
 )
 def test_what_is_missing_or_contradicts_itself_is_named(fields: dict[str, Any], sentence: str) -> None:
