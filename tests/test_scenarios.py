@@ -55,8 +55,7 @@ def test_a_section_that_the_file_leaves_out_is_begun(problem: Problem) -> None:
 
 
 def test_other_quotes_of_the_catalog_are_prices_though_the_file_states_some(tmp_path: Path) -> None:
-    on_demand = stated(tmp_path, prices="on-demand")
-    spot = with_change(on_demand, "prices=spot")
+    spot = with_change(stated(tmp_path, prices="on-demand"), "prices=spot")
     assert [offer.usd_per_hour for offer in spot.offers] == [
         stated(tmp_path, prices="spot").offers[0].usd_per_hour,
         0.8,
