@@ -381,10 +381,7 @@ def test_nonsense_values_are_named(field: str, value: Any) -> None:
         ({"hidden_size": 65}, "'hidden_size' 65 is not a multiple of 'num_attention_heads' 8"),
         ({"layer_types": ["full_attention"] * 7 + ["mamba"]}, "'mamba' for layer 7"),
         ({"layer_types": "full_attention"}, "must be a list"),
-        (
-            {"model_type": "nemotron-nas", "block_configs": [{"attention": {}, "ffn": {"ffn_mult": 1e999}}] * 8},
-            "is inf",
-        ),
+        ({"model_type": "nemotron-nas", "block_configs": [{"attention": {}, "ffn": {"ffn_mult": 1e999}}] * 8}, "inf"),
     ],
 )
 def test_what_is_missing_or_contradicts_itself_is_named(fields: dict[str, Any], sentence: str) -> None:
