@@ -25,15 +25,7 @@ from costmodel.units import MILLI
 from .files import LARGEST_RESULTS, Keys, Source, read_text, shipped_table, shown_path
 from .measurements import SHORTEST, Latency, MeasuredRun, MeasuredStep, Record, Workers
 from .quantities import Kind, allowed_units, as_number, unit_size
-from .sources import (
-    NESTED,
-    JsonText,
-    after_space,
-    json_kind,
-    json_shown,
-    parse_source,
-    value_at,
-)
+from .sources import NESTED, JsonText, after_space, json_kind, json_shown, parse_source, value_at
 
 
 @dataclass(frozen=True, slots=True)

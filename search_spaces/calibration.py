@@ -390,8 +390,8 @@ def _time_text(seconds: float) -> str:
 class Calibration:
     """The outcome: rows and their times in the order of the files, the fit, what was left out.
 
-    figures: scaled efficiencies by (kernel class, dtype); engine: whose host times were fitted; hint: flags with which
-    the catalog comes nearer to the data, where the fit does not explain it.
+    figures: scaled efficiencies by (kernel class, dtype); engine: whose host times were fitted; hint: with which
+    precision the catalog comes nearer to the data, if with one.
     """
 
     setup: Setup
@@ -442,16 +442,12 @@ def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibrati
         check_near(predict(Scales()), times, rows)
         check_fit(scaling.fit_scales(predictor(rows, setup.catalog, limited=False), times), rows)
     except InputError as fault:
-        nearer = nearer_flags(records, setup, len(times))
+        nearer = nearer_precision(records, setup, len(times))
         raise InputError(f"{fault}; {nearer}" if nearer else str(fault)) from fault
     fit = scaling.fit_scales(predict, times)
-    hint = "" if fit.explains else nearer_flags(records, setup, len(times))
-    if fit.explains:  # a fit may hide that the precision is the wrong one
-        own = _catalog_error(records, setup, len(times))
-        nearest, flag = _nearest(records, _precisions(setup), len(times))
-        if 2.0 * nearest < own < math.inf:
-            errors = f"{percentage(nearest)} before any fit, here {percentage(own)}"
-            notes.append(Note("precision", f"with {flag} the catalog's median error is {errors}"))
+    hint = nearer_precision(records, setup, len(times), least=2.0 if fit.explains else 1.0)
+    if fit.explains and hint:  # a fit may hide that the precision is the wrong one
+        notes.append(Note("precision", hint))
     error = float(np.median(np.abs(np.expm1(fit.held))))
     figures = {
         pair: replace(
@@ -465,35 +461,15 @@ def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibrati
     return Calibration(setup, engine, tuple(rows), tuple(times), fit, figures, tuple(notes), hint)
 
 
-def nearer_flags(records: Sequence[Record], setup: Setup, times: int) -> str:
-    """Flags with which the catalog predicts all of the `times` better than with those of the setup; empty if none do.
-
-    Of the precisions, the GPUs and half or twice the tensor ranks the best of each, the two best of these.
-    """
-    gpus_beside = (gpu for gpu in setup.catalog.accelerators.values() if gpu.name != setup.accelerator.name)
-    gpus = {f"--gpu {accelerator.name}": replace(setup, accelerator=accelerator) for accelerator in gpus_beside}
-    split = setup.workers.split
-    layouts = {
-        f"--tp {tensor}": replace(setup, workers=replace(setup.workers, split=replace(split, tensor=tensor)))
-        for tensor in sorted({split.tensor * 2, split.tensor // 2} - {0})
-    }
-    own = _catalog_error(records, setup, times)
-    best = [_nearest(records, kind, times) for kind in (_precisions(setup), gpus, layouts)]
-    words = [f"with {flag} {percentage(error)}" for error, flag in sorted(best)[:2] if error < own]
-    return f"median error of the catalog {join_words(words)}" if words else ""
-
-
-def _precisions(setup: Setup) -> dict[str, Setup]:
-    return {
-        f"--weight-dtype {dtype}": replace(setup, weight_dtype=dtype)
-        for dtype in DTYPE_BYTES
-        if dtype != setup.weight_dtype
-    }
-
-
-def _nearest(records: Sequence[Record], kind: Mapping[str, Setup], times: int) -> tuple[float, str]:
-    """The least error of the catalog among several setups, and its flag."""
-    return min((_catalog_error(records, variant, times), flag) for flag, variant in kind.items())
+def nearer_precision(records: Sequence[Record], setup: Setup, times: int, *, least: float = 1.0) -> str:
+    """Says with which precision the catalog's median error is below its own by `least` [1]; empty if with none."""
+    dtypes = [dtype for dtype in DTYPE_BYTES if dtype != setup.weight_dtype]
+    errors = {dtype: _catalog_error(records, replace(setup, weight_dtype=dtype), times) for dtype in dtypes}
+    nearest, own = min(errors, key=errors.__getitem__), _catalog_error(records, setup, times)
+    if not least * errors[nearest] < own:
+        return ""
+    here = "" if math.isinf(own) else f", here {percentage(own)}"
+    return f"with --weight-dtype {nearest} the catalog's median error is {percentage(errors[nearest])}{here}"
 
 
 def _catalog_error(records: Sequence[Record], setup: Setup, times: int) -> float:

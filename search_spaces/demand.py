@@ -512,11 +512,9 @@ def read_histogram(path: Path) -> list[Row]:
 
 def _share(value: object) -> float:
     """A share; whoever has numbers of requests is told their column's name."""
-    try:
-        return float(number(bounds.SHARE).read(value))
-    except InputError as error:
-        is_count = isinstance(value, int | float) and value > bounds.SHARE.high
-        raise InputError(f"{error}; call a column of requests count" if is_count else str(error)) from None
+    if isinstance(value, int | float) and value > bounds.SHARE.high:
+        raise InputError(f"{value} is out of range; {bounds.SHARE.sentence()}; call a column of requests count")
+    return float(_SHARE.read(value))
 
 
 def _recording(source: TraceFile | PackedRequests, base: Path, most_tokens: int) -> Recorded:

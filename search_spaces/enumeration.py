@@ -175,11 +175,7 @@ def _split_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, str]]
         yield "drafts_run_there", undrafted
 
 
-_WIDTHS = {
-    Part.ATTENTION: "attention width",
-    Part.FEED_FORWARD: "feed-forward width",
-    Part.EXPERTS: "expert width",
-}
+_WIDTHS = {Part.ATTENTION: "attention width", Part.FEED_FORWARD: "feed-forward width", Part.EXPERTS: "expert width"}
 
 
 def split_refused(model: Transformer, split: Parallelism, weight_dtype: str) -> str | None:

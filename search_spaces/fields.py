@@ -114,9 +114,7 @@ def number(bounds: Bounds) -> Reader:
 
 
 def share(
-    limits: Bounds,
-    forms: tuple[str, ...] = ("0.3", "30%"),
-    in_percent: Callable[[str], float | None] = as_share,
+    limits: Bounds, forms: tuple[str, ...] = ("0.3", "30%"), in_percent: Callable[[str], float | None] = as_share
 ) -> Reader:
     """A share within `limits` [1], as a fraction or in percent.
 
@@ -369,7 +367,8 @@ def _all_at_once(value: object, handler: Callable[[Any], T], before: Iterable[Fa
     except ValidationError as error:
         for details in error.errors(include_url=False):
             kind, context = details["type"], details.get("ctx", {})
-            if kind not in {"missing", "extra_forbidden"}:  # these are among the faults before
+            is_before = kind in {"missing", "extra_forbidden"} and isinstance(details["loc"][-1], str)
+            if not is_before:  # keys are among the faults before, items of a list are not
                 faults.append({"type": kind, "loc": details["loc"], "input": details["input"], "ctx": context})
     if faults:
         raise ValidationError.from_exception_data("faults", faults)
@@ -434,6 +433,7 @@ _TYPES = {
 _SENTENCES = {
     "missing": "is missing",
     "extra_forbidden": "is not a known key",
+    "too_long": "has more than {max_length} values",
     "too_short": "is empty, but needs at least one value",  # nowhere are more needed
     "value_error": "{error}",
     "greater_than_equal": "{value} is below {ge:g}",
@@ -462,6 +462,8 @@ def _fault(details: ErrorDetails) -> Fault:
         tags = str(context.get("expected_tags", "")).replace("'", "")
         place = str(context.get("discriminator", "kind")).strip("'")
         return Fault((*path, place), f"is {shown(context.get('tag'))}; allowed: {tags}")
+    if kind == "missing" and isinstance(path[-1], int):
+        return Fault(path[:-1], "has too few values")
     wanted = _TYPES.get(kind.partition("_")[0])
     sentence = f"{shown(value)} is not {wanted}" if wanted else f"{shown(value)} cannot stand here"
     if kind in _SENTENCES:

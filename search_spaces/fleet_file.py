@@ -17,18 +17,7 @@ from . import bounds
 from .catalog import AcceleratorCatalog, load_catalog
 from .engines import ENGINES
 from .enumeration import Shape, end_of, engine_config, memory_refused, refusal, refused_pair
-from .fields import (
-    FileSection,
-    OneOrMore,
-    Reader,
-    Text,
-    checked_together,
-    choice,
-    count,
-    quantity,
-    sections_of,
-    share,
-)
+from .fields import FileSection, OneOrMore, Reader, Text, checked_together, choice, count, quantity, sections_of, share
 from .files import Fault, Keys, Source, check_name, read_file
 from .loader import load_problem, overridden, problem_of, stated_problem, whole_echo
 from .problem import Goal, Problem
@@ -107,7 +96,7 @@ def _role_faults(pools: Any) -> Iterator[tuple[Keys, str]]:
     """
     if not pools:
         yield (), "is empty, but a fleet has one pool at least"
-    roles = {str(pool.get("role", "")).lower() for pool in pools if isinstance(pool, Mapping)}
+    roles = {str(pool.get("role") or "").lower() for pool in pools if isinstance(pool, Mapping)}
     for role, partner in ((Role.PREFILL, Role.DECODE), (Role.DECODE, Role.PREFILL)):
         if roles <= {"", *Role} and role in roles and partner not in roles:
             yield (), f"has {role} pools but no {partner} pool, without which they serve nothing"
@@ -126,11 +115,7 @@ class FleetFile(FileSection):
     """Serving engine of all pools; default: the workload's."""
     memory_fraction: Annotated[float, share(bounds.MEMORY_FRACTION)] | None = None
     """The engines' own memory fraction [1], as in a workload; default: the workload's."""
-    pools: Annotated[
-        list[StatedPool],
-        checked_together(_role_faults),
-        OneOrMore(int(bounds.MAX_POOLS.high), "pools"),
-    ]
+    pools: Annotated[list[StatedPool], checked_together(_role_faults), OneOrMore(int(bounds.MAX_POOLS.high), "pools")]
     """The pools that run."""
 
 

@@ -11,14 +11,7 @@ from typing import Any
 
 from costmodel.attention import Attention, CompressedAttention, LinearAttention, Part, SoftmaxAttention
 from costmodel.errors import ArchitectureError
-from costmodel.transformer import (
-    DTYPE_BYTES,
-    ELEMENT_BYTES,
-    MXFP4_GROUP,
-    FeedForward,
-    Transformer,
-    WeightScale,
-)
+from costmodel.transformer import DTYPE_BYTES, ELEMENT_BYTES, MXFP4_GROUP, FeedForward, Transformer, WeightScale
 
 from .hf_config import LARGEST, notation, shorten
 
@@ -244,8 +237,6 @@ def _scale(spec: Mapping[str, Any], dtype: str) -> WeightScale | None:
     size = 1.0 if is_float else 2.0 if symmetric else 2.0 + ELEMENT_BYTES[dtype]  # 16 bit, and a zero point
     if method == "bitsandbytes" and not is_float:
         size = BITSANDBYTES_NESTED if spec.get("bnb_4bit_use_double_quant") else 4.0
-    elif method in {"hqq", "quanto"} and not is_float:  # a zero point as wide as the scale
-        size = 4.0
     return WeightScale(1, group, size)
 
 
@@ -310,17 +301,6 @@ def _quark(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
         yield dtype, _object(weight), (name,) if name else ()
 
 
-def _hqq(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
-    """The same for all layers, or by the name of one."""
-    whole = quantization.get("quant_config")
-    layers = whole if isinstance(whole, Mapping) and "weight_quant_params" not in whole else {"": whole}
-    for name, layer in layers.items():
-        spec = _object(_object(layer).get("weight_quant_params"))
-        if spec:
-            tag = r"\.(\d+\.)?".join(map(re.escape, name.split(".")))  # without the numbers of layers and experts
-            yield _format_of("num_bits", f"int{spec.get('nbits')}", "bits"), spec, (f"re:.*{tag}$",) if name else ()
-
-
 def _torchao(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
     """The class of torchao's config, such as Int4WeightOnlyConfig, for all layers or for those of a name."""
     kind = quantization.get("quant_type")
@@ -347,12 +327,6 @@ def _torchao(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
 def _object(value: object) -> Mapping[str, Any]:
     """A JSON object; an empty one in the place of anything else."""
     return value if isinstance(value, Mapping) else {}
-
-
-def _quanto(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
-    """One word for all weights, such as qint8 or float8_e4m3fn."""
-    word = str(quantization.get("weights")).removesuffix("_e4m3fn")
-    yield _format_of("weights", word, "bits"), quantization, ()
 
 
 def _modelopt(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
@@ -441,8 +415,6 @@ def _groups(quantization: Mapping[str, Any]) -> Iterator[_Spec]:
 
 _METHODS: Mapping[str, Callable[[Mapping[str, Any]], Iterable[_Spec]]] = {
     **dict.fromkeys(("awq", "gptq", "auto-round", "autoround", "intel/auto-round", "bitsandbytes"), _bitwise),
-    "hqq": _hqq,
-    "quanto": _quanto,
     "torchao": _torchao,
     "compressed-tensors": _groups,
     "modelopt": _modelopt,

@@ -240,9 +240,15 @@ def _searched_layers(
             raise fields.error(f"'block_configs' of layer {number} must have objects 'attention' and 'ffn'")
         if mixer.get("replace_with_linear") or mlp.get("replace_with_linear") or mixer.get("window_length"):
             raise fields.error(f"'block_configs' of layer {number} has a block that pdplan does not model")
-        width = 0 if mlp.get("no_op") else -(-int(2.0 * float(mlp.get("ffn_mult") or 0.0) * hidden / 3.0) // 256) * 256
+        multiple = ConfigFields(fields.where, mlp).number("ffn_mult") or 0.0
+        if not 0.0 <= multiple <= MOST_MERGED:
+            raise fields.error(f"'ffn_mult' of layer {number} is {multiple}, but must be from 0 to {MOST_MERGED}")
+        width = 0 if mlp.get("no_op") else -(-int(2.0 * multiple * hidden / 3.0) // 256) * 256
         if not mixer.get("no_op"):
-            kv_heads = heads // int(mixer.get("n_heads_in_group") or 1)
+            group = ConfigFields(fields.where, mixer).optional("n_heads_in_group", low=1) or 1
+            if heads % group:
+                raise fields.error(f"'n_heads_in_group' of layer {number} is {group}, which does not divide {heads}")
+            kv_heads = heads // group
             attention = SoftmaxAttention(hidden, heads, kv_heads, hidden // heads, hidden // heads)
             pairs.append((attention, FeedForward(hidden, width, gated)))
         elif pairs:
@@ -269,7 +275,7 @@ def _expert_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     period, offset = fields.optional("expert_layer_period", low=1), fields.optional("expert_layer_offset") or 0
     if period is not None:
         return tuple((layer - offset) % period == 0 for layer in range(layers))
-    last = layers - 1 if fields.get("moe_layer_end_index") in {None, -1} else fields.count("moe_layer_end_index")
+    last = layers - 1 if fields.get("moe_layer_end_index") in (None, -1) else fields.count("moe_layer_end_index")
     if isinstance(fields.get("moe_layer_freq"), list):  # one switch per layer (MiMo), or a period (DeepSeek)
         switches = list(fields.labels("moe_layer_freq", (0, 1), layers) or ())
     else:
@@ -445,7 +451,7 @@ def _softmax(fields: ConfigFields, hidden: int, kind: str, has_index: bool, read
 
 def _has_output_gate(fields: ConfigFields) -> bool:
     """Whether attention has a gate for every element of its output; one for each head is below 0.1 % of the weights."""
-    return bool(fields.flag("attn_output_gate")) or fields.get("gate_per") in {"per-element", "element_wise"}
+    return bool(fields.flag("attn_output_gate")) or fields.get("gate_per") in ("per-element", "element_wise")
 
 
 def _kv_heads(fields: ConfigFields, heads: int, kind: str) -> int:
@@ -549,13 +555,13 @@ def state_space(fields: ConfigFields, hidden: int) -> LinearAttention:
     if heads is None or fields.flag("first_mamba"):
         stated = fields.optional("intermediate_size") if fields.flag("no_feed_forward") else None
         inner = stated or fields.count("mamba_expand") * hidden
-        is_auto = fields.get("mamba_rank") in {None, "auto"}
+        is_auto = fields.get("mamba_rank") in (None, "auto")
         rank = -(-hidden // 16) if is_auto else fields.count("mamba_rank")
         return LinearAttention(
             hidden, 1, inner, value_dim=1, **widths, scalars=0, products=2, step_rank=rank, state_bits=bits
         )
     groups = fields.optional("mamba_groups", low=1) or 1
-    if width in {None, "auto"}:
+    if width in (None, "auto"):
         width = (fields.optional("mamba_d_ssm") or fields.count("mamba_expand") * hidden) // heads
     else:
         width = fields.count("mamba_head_dim")

@@ -54,15 +54,8 @@ from .problem import (
     undeployed,
     whole_limit,
 )
-from .quotes import basis_of, is_quotes_file
-from .schema import (
-    ANY,
-    WORKLOAD_SCHEMA,
-    AcceleratorSection,
-    Context,
-    LinkSection,
-    WorkloadFile,
-)
+from .quotes import basis_of, is_quotes_file, quotes_lost
+from .schema import ANY, WORKLOAD_SCHEMA, AcceleratorSection, Context, LinkSection, WorkloadFile
 from .search_space import search_space
 from .sources import MAX_DEPTH, parse_value, read_source
 from .trace_summary import quantiles_of
@@ -92,6 +85,9 @@ def load_problem(path: Path | str, overrides: Mapping[str, Any] | None = None) -
 def overridden(source: Source, overrides: Mapping[str, Any], base: Path) -> Source:
     """A workload with values replaced, those of single accelerators once `any` among these has become names."""
     of_items = {key: value for key, value in overrides.items() if key.startswith("accelerators.")}
+    own_prices = source.value.get("prices") if isinstance(source.value, Mapping) else None
+    if sentence := quotes_lost(own_prices, overrides.get("prices")):
+        raise source.error(sentence, ("prices",))
     source = override(source, {key: value for key, value in overrides.items() if key not in of_items})
     return override(_with_any_accelerator(source, base), of_items)
 

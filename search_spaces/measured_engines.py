@@ -472,10 +472,7 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
                 "tpot": _value(tpot, measured[1], interval_factors(table, "tpot", stratum)),
             }
             tokens = deployment.osl * (1 if deployment.decode else row.prefill.count) / max(row.gpus, 1)
-            throughput = (
-                tokens * deployment.request_rate(ttft, tpot),
-                tokens * deployment.request_rate(*measured),
-            )
+            throughput = (tokens * deployment.request_rate(ttft, tpot), tokens * deployment.request_rate(*measured))
             words = (row.model, row.accelerator, row.engine or deployment.engine, row.mode)
             group = dict(zip(SERVING_GROUP, words, strict=True))
             rows_out.append(Predicted(row.line, group, values, throughput, deployment.notes))

@@ -18,7 +18,7 @@ import io
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import Any
 from costmodel.engine import Parallelism
 from costmodel.errors import InputError, shown
 from costmodel.units import KILO, MEGA, MILLI
+from costmodel.words import plural
 
 from .bounds import DEGREE, MAX_GPUS, MAX_NUM_SEQS, TOKENS, TPOT, TTFT, Bounds
 from .fields import Reader, choice, count, number, read_cell
@@ -286,32 +287,27 @@ def read_measurements(path: Path) -> tuple[RowKind, list[Row]]:
     """All rows of a measurement file in its order; InputError where the file as a whole cannot be read."""
     text = read_text(path, LARGEST_RESULTS, "a CSV file of measurements")
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(text))
+    rows: list[Row] = []
     try:
         header = [name.strip() for name in next(reader, [])]
-        kind = _format(header, path)
-        return kind, list(_rows(reader, header, kind))
+        kind = _kind_of(header, path)
+        read_row = _serving_row if kind is RowKind.SERVING else _step_row
+        for record in reader:
+            values = [cell.strip() for cell in record]
+            if not any(values):
+                continue
+            try:
+                if len(values) < len(header) or any(values[len(header) :]):
+                    raise InputError(f"the row has {plural(len(values), 'field')}, the header {len(header)}")
+                rows.append(read_row(reader.line_num, _Cells(dict(zip(header, values, strict=False)))))
+            except InputError as fault:
+                rows.append(Refused(reader.line_num, str(fault)))
     except csv.Error as error:
         raise InputError(f"{path}:{reader.line_num}: not readable as CSV: {error}") from error
+    return kind, rows
 
 
-def _rows(reader: Iterator[list[str]], header: Sequence[str], kind: RowKind) -> Iterator[Row]:
-    read_row = _serving_row if kind is RowKind.SERVING else _step_row
-    for record in reader:
-        line: int = reader.line_num  # type: ignore[attr-defined]
-        values = [field.strip() for field in record]
-        if not any(values):
-            continue
-        if len(values) < len(header) or any(values[len(header) :]):
-            number = "1 field" if len(values) == 1 else f"{len(values)} fields"
-            yield Refused(line, f"the row has {number}, the header {len(header)}")
-            continue
-        try:
-            yield read_row(line, _Cells(dict(zip(header, values, strict=False))))
-        except InputError as fault:
-            yield Refused(line, str(fault))
-
-
-def _format(header: Sequence[str], path: Path) -> RowKind:
+def _kind_of(header: Sequence[str], path: Path) -> RowKind:
     """The format of a header, or an error that says what the nearer format lacks, if either is near at all."""
     twice = [name for name, times in Counter(header).items() if name and times > 1]
     lacking = {kind: [name for name in columns if name not in header] for kind, (_, columns) in NEEDED.items()}
@@ -391,7 +387,7 @@ def _sides(cells: _Cells, gpus: int) -> tuple[Workers, Workers | None]:
     """Layout of the workers that prefill and, where these are apart, of those that decode.
 
     Where the mode is not stated, decode workers tell; where the GPUs are fewer than both sides add up to, tp counts all
-    ranks and dp says how many groups the attention makes of them.
+    ranks and dp says how many groups the attention makes of them. Colocated, words in place of tp may give these.
     """
     workers = cells.word("decode_workers")
     apart = workers not in ("", "0")
@@ -402,7 +398,19 @@ def _sides(cells: _Cells, gpus: int) -> tuple[Workers, Workers | None]:
             raise InputError(
                 f"mode {shown(cells.row['mode'])} has no decode workers, but decode_workers is {shown(workers)}"
             )
-        return _colocated(cells, gpus), None
+        pipeline, expert = cells.ranks("pp", 1), cells.ranks("ep", 1)
+        words = ATTENTION_DATA.fullmatch(cells.word("tp"))
+        if words:
+            data = _Cells({"tp": words[1]}).ranks("tp", 1)
+            tensor = max((gpus or data) // (data * pipeline), 1)
+            return Workers(1, Parallelism(tensor, pipeline, expert, data)), None
+        tensor, data = cells.ranks("tp", 1), cells.ranks("dp", 1)
+        if gpus and tensor * pipeline == gpus and tensor % data == 0:
+            tensor //= data  # tp counts all ranks, dp says how many groups the attention makes of them
+        size = tensor * pipeline * data
+        if gpus and gpus % size:
+            raise InputError(f"tp {tensor} x pp {pipeline} x dp {data} does not divide num_gpus {gpus}")
+        return Workers(max(gpus // size, 1), Parallelism(tensor, pipeline, expert, data)), None
     prefill, decode = _side(cells, "prefill_"), _side(cells, "decode_")
     if gpus and prefill.gpus + decode.gpus > gpus:
         prefill, decode = (
@@ -412,26 +420,6 @@ def _sides(cells: _Cells, gpus: int) -> tuple[Workers, Workers | None]:
             for side in (prefill, decode)
         )
     return prefill, decode
-
-
-def _colocated(cells: _Cells, gpus: int) -> Workers:
-    """The equal engines that the GPUs make up.
-
-    Attention data ranks may be given in words in place of tp, or beside a tp that counts all ranks.
-    """
-    pipeline, expert = cells.ranks("pp", 1), cells.ranks("ep", 1)
-    words = ATTENTION_DATA.fullmatch(cells.word("tp"))
-    if words:
-        data = _Cells({"tp": words[1]}).ranks("tp", 1)
-        tensor = max((gpus or data) // (data * pipeline), 1)
-        return Workers(1, Parallelism(tensor, pipeline, expert, data))
-    tensor, data = cells.ranks("tp", 1), cells.ranks("dp", 1)
-    if gpus and tensor * pipeline * data > gpus and tensor % data == 0 and tensor * pipeline == gpus:
-        tensor //= data  # tp counts all ranks, dp says how many groups the attention makes of them
-    size = tensor * pipeline * data
-    if gpus and gpus % size:
-        raise InputError(f"tp {tensor} x pp {pipeline} x dp {data} does not divide num_gpus {gpus}")
-    return Workers(max(gpus // size, 1) if gpus else 1, Parallelism(tensor, pipeline, expert, data))
 
 
 def _side(cells: _Cells, prefix: str) -> Workers:

@@ -112,6 +112,19 @@ def is_quotes_file(prices: str) -> bool:
     return prices.lower().endswith(ENDING)
 
 
+def quotes_lost(prices: object, basis: object) -> str:
+    """Says that a basis would replace a user's file of quotes by the catalog's; empty where it replaces none.
+
+    >>> quotes_lost("on-demand", "spot"), quotes_lost("my-quotes.csv", None), quotes_lost(None, "spot")
+    ('', '', '')
+    """
+    word = str(basis).strip().lower()
+    if not isinstance(prices, str) or not is_quotes_file(prices) or basis_of(word) is None:
+        return ""
+    lost = f"{shown(prices)} has your own quotes, which {word} would replace by the catalog's"
+    return f"{lost}; state a CSV file with your {word} quotes alone, or remove prices from the workload file"
+
+
 def _quotes(text: str, where: str, name_of: Callable[[str], str]) -> dict[str, tuple[Quote, ...]]:
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter_of(text))
     header = reader.fieldnames or ()

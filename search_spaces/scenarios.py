@@ -21,13 +21,14 @@ from pydantic import TypeAdapter
 from costmodel.errors import InputError, UnknownNameError, name_list, shortened, shown, value_of
 from costmodel.metric import METRICS, Metric
 
-from .bounds import LATENCIES, REQUEST_RATE
+from .bounds import LATENCIES, REQUEST_RATE, TARGET_NAMES
 from .demand import Diurnal
 from .fields import section_of
 from .files import shipped_table
 from .loader import place_in, problem_of, set_value
-from .problem import Problem
+from .problem import Problem, target_of
 from .quantities import Kind, QuantityError, as_number, as_share, check_plain, parse
+from .quotes import quotes_lost
 from .schema import WorkloadFile
 from .sources import nested_keys, parse_value
 
@@ -169,6 +170,8 @@ def _quantity(key: str, value: Any, kind: Kind) -> float:
 
 def _prices(inputs: Inputs, _lever: str, _name: str, value: Any) -> None:
     """Take other quotes of the catalog; a price that the user stated, or a lever has changed, stays."""
+    if sentence := quotes_lost(inputs.get("prices"), value):
+        raise InputError(f"prices: {sentence}")
     inputs["prices"] = value
     for entry in inputs["accelerators"]:
         if entry.get("price") == entry.get("catalog_price"):
@@ -475,10 +478,14 @@ def changed(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Inputs:
     for key, value in _flat(inputs, changes):
         head = key.partition(".")[0]
         lever = LEVERS.get(head)
-        if lever is not None and head not in result:
+        if lever is not None:
             lever.apply(result, key, value)
+        elif key == "search.preset":
+            raise InputError(f"{key}: every range is stated here, so none is the preset's; state search={value}")
         elif head in result or head in WorkloadFile.model_fields:  # a section that the file leaves out is begun
             set_value(result, key.split("."), value, key)
+            if key == "target" and value in TARGET_NAMES and result["engine"] not in target_of(value).engines:
+                result["engine"] = target_of(value).engines[0]  # inputs state one though the file may not
         else:
             near = difflib.get_close_matches(key, [*LEVERS, *nested_keys(inputs)], n=1)
             hint = f"; did you mean {near[0]}?" if near else ""

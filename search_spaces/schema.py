@@ -10,15 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    create_model,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, create_model, field_validator, model_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from costmodel.accelerator import PriceBasis
@@ -32,18 +24,7 @@ from .bounds import NO_TARGET, ROUTER_SPELLINGS, TARGET_NAMES, TARGET_SPELLINGS
 from .buying_terms import ProcurementSection
 from .demand import WorkloadSection, sum_faults
 from .engines import ENGINES, shipped_acceptance
-from .fields import (
-    FileSection,
-    OneOrMore,
-    Text,
-    checked_together,
-    choice,
-    count,
-    number,
-    quantity,
-    share,
-    short_for,
-)
+from .fields import FileSection, OneOrMore, Text, checked_together, choice, count, number, quantity, share, short_for
 from .files import Keys
 from .problem import Balancing, Billing, Goal, Pools, Routing
 from .quantities import Kind, as_probability
@@ -77,14 +58,7 @@ class SpeculationSection(FileSection):
 
     method: Annotated[Draft, choice(*Draft)]
     """mtp: the checkpoint's own layer for it; eagle3: a trained draft layer; ngram: look-up in the prompt."""
-    acceptance: (
-        Annotated[
-            list[_Accepted],
-            Field(min_length=1),
-            OneOrMore(bounds.MAX_VALUES, "values"),
-        ]
-        | None
-    ) = None
+    acceptance: Annotated[list[_Accepted], Field(min_length=1), OneOrMore(bounds.MAX_VALUES, "values")] | None = None
     """Share of drafted tokens accepted, by position, given those before; default: the catalog's of mtp and eagle3."""
     draft_model: Text | None = None
     """Weights of an EAGLE-3 draft: folder or Hugging Face id, for the deployment files."""
@@ -252,6 +226,8 @@ class AcceleratorSection(FileSection):
     def _is_known(cls, name: str, info: ValidationInfo) -> str:
         if "," in name:
             raise InputError(f"{shown(name)} is not one name; write a list in brackets: [{name}]")
+        if name.lower() == ANY:
+            raise InputError(f"{shown(name)} is an item of the list that stands once, as a word without settings")
         if isinstance(info.context, Context):
             info.context.check_accelerator(name)
         return name
@@ -348,11 +324,7 @@ class WorkloadFile(FileSection):
     """The model, such as `model: Llama-3.1-70B`: a name that `pdplan models` lists, or a mapping."""
     workload: WorkloadSection
     """The demand."""
-    slo: Annotated[
-        list[SloClass],
-        checked_together(_class_faults),
-        OneOrMore(bounds.MAX_CLASSES, "classes"),
-    ]
+    slo: Annotated[list[SloClass], checked_together(_class_faults), OneOrMore(bounds.MAX_CLASSES, "classes")]
     """Service levels: one, or a list of classes with shares of the traffic."""
     accelerators: Annotated[
         list[Annotated[AcceleratorSection, short_for(AcceleratorSection, "name")]],

@@ -11,7 +11,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from hashlib import blake2b
 from io import BufferedReader
@@ -50,9 +50,6 @@ NANOSECONDS = 1_000_000_000
 MAX_SECONDS = 4_500_000_000.0
 """Farthest arrival from the year 1970, either way (1827 .. 2112): 64 bits of nanoseconds hold the span of any two."""
 HASH_KEY = "hash_ids"
-_ISO = re.compile(
-    r"(\d{4}-\d\d-\d\d[ Tt](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d)(?:\.(\d{1,9}))?\s*([Zz]|[+-]\d\d:?\d\d)?", re.ASCII
-)
 A_DATE = "2023-11-16 18:15:46.68"
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -343,11 +340,8 @@ def _arrival(name: str, text: str, unit: ArrivalUnit) -> int:
         )
     seconds = value * UNITS[Kind.DURATION][unit]
     if not abs(seconds) <= MAX_SECONDS:
-        hint = (
-            "; if it is in ms, state arrival_unit: ms (--columns arrival_unit=ms)"
-            if abs(seconds) < 1e3 * MAX_SECONDS
-            else ""
-        )
+        units = (unit for unit in ("ms", "us", "ns") if abs(value) * UNITS[Kind.DURATION][unit] < MAX_SECONDS)
+        hint = next((f"; if it is in {u}, state arrival_unit: {u} (--columns arrival_unit={u})" for u in units), "")
         raise InputError(f"{name} is {value:g} {unit.value}, but must be a time before the year 2112{hint}")
     return round(seconds * NANOSECONDS)
 
@@ -369,20 +363,18 @@ def _tokens(name: str, text: str) -> int:
 
 
 def parse_date(text: str) -> int | None:
-    """Return nanoseconds since 1970 of one ISO date and time; without an offset it is UTC; None if it is not one.
+    """Nanoseconds since 1970 of an ISO date and time, to the microsecond; without an offset it is UTC; None if not one.
 
     >>> parse_date("1970-01-01 00:00:01.5"), parse_date("1970-01-01T01:00:00+01:00"), parse_date("yesterday")
     (1500000000, 0, None)
     """
-    match = _ISO.fullmatch(text.strip())
-    if match is None:
-        return None
-    moment, fraction, zone = match.groups()
+    day, _, time = text.strip().upper().replace("T", " ", 1).partition(" ")
     try:
-        time = datetime.fromisoformat(moment.upper() + (zone or "Z").upper()) - _EPOCH
-    except ValueError:  # there is no such day
+        moment = datetime.fromisoformat(f"{day} {time.replace(' ', '')}")
+    except ValueError:
         return None
-    return round(time.total_seconds()) * NANOSECONDS + (int(fraction.ljust(9, "0")) if fraction else 0)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (moment - _EPOCH) // timedelta(microseconds=1) * (NANOSECONDS // 1_000_000)
 
 
 # Formats: which columns or keys have the arrival and the lengths.
@@ -489,8 +481,10 @@ def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | Non
     form = layout
     if is_auto:
         formats = [] if mapping else [name for name in OWN_COLUMNS if FORMATS[name]["json"] == is_json]
-        alike = (name for name in formats if {*names} - {HASH_KEY} == {*OWN_COLUMNS[name].names})
-        form = next(alike, "jsonl" if is_json else "csv")
+        in_blocks = HASH_KEY in names and "chat_id" not in names  # Mooncake's, whatever keys stand beside its own
+        alike = (name for name in formats if {*OWN_COLUMNS[name].names} <= {*names})
+        exact = (name for name in alike if in_blocks or {*names} - {HASH_KEY} == {*OWN_COLUMNS[name].names})
+        form = next(exact, "jsonl" if is_json else "csv")
     if form in OWN_COLUMNS:
         if mapping:
             raise InputError(f"{path}: format {layout} has columns of its own; name columns with csv or jsonl")

@@ -42,6 +42,7 @@ LLAMA_70B = {"workload": TINY | {"model": {"name": "Llama-3.1-70B"}}}
 TRTLLM = {"workload": TINY | {"engine": "trtllm"}}
 FAULTS: tuple[tuple[list[dict[str, Any]], dict[str, Any]], ...] = (
     ([PREFILL, DECODE | {"role": "decod"}], {}),
+    ([PREFILL, POOL | {"role": None}], {}),
     ([POOL], {"workload": "absent.yaml"}),
     ([POOL | {"gpu": "H10O"}], {}),
     ([POOL | {"replicas": 0}], {}),

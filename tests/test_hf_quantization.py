@@ -105,14 +105,6 @@ def test_formats_that_reach_no_module_are_refused() -> None:
         parse_config(spared, "test")
 
 
-def test_a_method_reads_its_own_word_and_no_other() -> None:
-    """Quanto's is `weights`, ModelOpt's is `quant_algo`."""
-    with pytest.raises(ArchitectureError, match="'weights' in 'quantization_config'"):
-        parse_config({**MOE, "quantization_config": {"quant_method": "quanto"}}, "test")
-    both = {"quant_method": "modelopt", "quant_algo": "FP8", "weights": {"dtype": "e4m3"}}
-    assert parse_config({**MOE, "quantization_config": both}, "test").native_weight_dtype == "fp8"
-
-
 @pytest.mark.parametrize("row", CASES["means"])
 def test_a_part_in_several_formats_weighs_their_mean(row: dict[str, Any]) -> None:
     heads = {"num_attention_heads": 8, "num_key_value_heads": 2}

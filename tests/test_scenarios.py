@@ -50,6 +50,16 @@ def test_a_section_that_the_file_leaves_out_is_begun(problem: Problem) -> None:
         with_change(problem, "kv_cache_tier.capacity_per_gpu=1TB")
     with pytest.raises(InputError, match=r"'1TB' is not a mapping"):
         with_change(problem, "kv_cache_tier=1TB")
+    with pytest.raises(InputError, match=r"so none is the preset's; state search=wide"):
+        with_change(problem, "search.preset=wide")
+
+
+def test_other_quotes_of_the_catalog_are_prices_though_the_file_states_some(tmp_path: Path) -> None:
+    spot = with_change(stated(tmp_path, prices="on-demand"), "prices=spot")
+    assert [offer.usd_per_hour for offer in spot.offers] == [
+        stated(tmp_path, prices="spot").offers[0].usd_per_hour,
+        0.8,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +93,7 @@ def test_levers_change_what_they_say(problem: Problem) -> None:
     assert [slo.attainment for slo in with_change(problem, "attainment=0.95").slos] == [0.95, 0.95]
     assert with_change(problem, "weight_dtype=fp8").weight_dtype == "fp8"
     assert with_change(problem, "spares=2").constraints.spare_replicas == 2
+    assert with_change(problem, "target=sglang").engine == "sglang"
     assert with_change(problem, "growth.6=10%").workload.request_rate == pytest.approx(6.0 * 1.1**6)
     assert with_change(problem, "link_scale=0.5").offers[0].accelerator.scale_out.bandwidth == pytest.approx(
         problem.offers[0].accelerator.scale_out.bandwidth / 2.0

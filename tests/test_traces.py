@@ -187,6 +187,11 @@ def test_names_of_a_published_trace_in_the_other_kind_of_file(write: Write) -> N
         assert (summary.format, summary.mean_isl, summary.arrivals.duration) == (form, 15.0, 1.0)
 
 
+def test_blocks_tell_a_mooncake_trace_whatever_keys_it_has_beside(write: Write) -> None:
+    rows = [mooncake(at, 512, 5, [at]) | {"priority": 1} for at in (0, 2000)]
+    assert read_trace(write(jsonl(*rows), "m.jsonl")).arrivals.duration == 2.0  # of milliseconds
+
+
 NESTED = ({"at": {"ms": 0}, "use": {"in": 5, "out": 6}}, {"at": {"ms": 2000}, "use": {"in": 7, "out": 8}})
 
 
