@@ -163,7 +163,7 @@ autoscale plan.json --start-up 5min --least 1 --requests 200 --by-hour 2,1,1,1,1
 resilience plan.json --losses 1 --requests 200 --seed 1 --html losses.html
 whatif w.yaml --vary price.H100=2,3 --vary rate=2:4:2 --jobs 1 --no-gap --verify 0 --csv sweep.csv
 whatif w.yaml --break-even price.H100 --between 1:8 --verify 0
-whatif w.yaml --tornado 25% --slack 5% --verify 0 --set constraints.max_gpus=4
+whatif w.yaml --slack 5% --verify 0 --set constraints.max_gpus=4
 whatif w.yaml --shadow-prices --set constraints.budget=20
 frontier w.yaml --over ttft --between 300ms:2s --verify 0 --html frontier.html
 init new.yaml

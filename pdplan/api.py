@@ -108,6 +108,7 @@ def evaluate(
     *,
     effort: Level | str = "standard",
     confidence: float | str | None = None,
+    prices: str | None = None,
     settings: Mapping[str, Any] | None = None,
     base: Path | None = None,
     progress: Progress | None = None,
@@ -115,21 +116,23 @@ def evaluate(
     """Say whether a fleet meets its SLOs, what is missing or to spare, and what the cheapest one costs.
 
     fleet: a fleet file, or a plan; workload: the one that a fleet file serves, default: the one that it names.
-    effort: of the search for the cheapest fleet, "none" for no search. confidence, settings: override the workload's.
-    base: folder of the files that a plan names.
+    effort: of the search for the cheapest fleet, "none" for no search. confidence, prices, settings: override those of
+    the workload. base: folder of the files that a plan names.
     """
     from optimizer.plans.plan import Plan
     from optimizer.recommend.evaluate import evaluate_fleet
     from search_spaces.fleet_file import StatedFleet
 
-    overrides = _stated(settings, {"confidence": confidence})
+    overrides = _stated(settings, {"confidence": confidence, "prices": prices})
     if not isinstance(fleet, StatedFleet | Plan):
         base = base or _path(fleet, A_FLEET).parent
         fleet = stated_fleet(
             _path(fleet, A_FLEET), None if workload is None else _path(workload, "a workload"), overrides
         )
     elif overrides or workload is not None:
-        raise InputError("workload, settings and confidence are for the name of a fleet file, which they change")
+        raise InputError(
+            "workload, settings, confidence and prices are for the name of a fleet file, which they change"
+        )
     return evaluate_fleet(fleet, progress, level=None if effort == "none" else effort, base=base or Path())
 
 

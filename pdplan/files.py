@@ -109,7 +109,7 @@ def stated_fleet(path: Path, workload: Path | None, overrides: dict[str, Any]) -
         )
     if overrides:
         raise InputError(
-            "--set and --confidence change the workload of a fleet file; a plan is evaluated as it was made"
+            "--set, --confidence and --prices change the workload of a fleet file; a plan is evaluated as it was made"
         )
     return read_plan(path)
 
@@ -213,12 +213,11 @@ def answer_options(page: str, *others: Decorator, rows: str = "", parquet: bool 
 
 
 def problem_options(
-    page: str, *others: Decorator, rows: str = "", parquet: bool = False, prices: bool = True, reads: Sequence[str] = ()
+    page: str, *others: Decorator, rows: str = "", parquet: bool = False, reads: Sequence[str] = ()
 ) -> Decorator:
     """Add FILE, --set, --prices and the options of an answer; the command gets the problem of FILE, read and checked.
 
-    page, others, rows, parquet: as of `answer_options`; prices: whether there is --prices; reads: options that name
-    files which are read too.
+    page, others, rows, parquet: as of `answer_options`; reads: options that name files which are read too.
     """
 
     def add(function: Callable[..., int]) -> Callable[..., int]:
@@ -230,7 +229,7 @@ def problem_options(
             file: Path,
             settings: tuple[str, ...],
             output: Output,
-            prices: str | None = None,
+            prices: str | None,
             **others: Any,
         ) -> int:
             output.check(FILE=file, **{name: others[name] for name in reads})
@@ -238,8 +237,7 @@ def problem_options(
             return function(console, problem, file=file, output=output, **others)
 
         named = click.argument("file", type=PATH)(command)
-        shared = (*others, *((prices_option,) if prices else ()), set_option)
-        return answer_options(page, *shared, rows=rows, parquet=parquet)(named)
+        return answer_options(page, *others, prices_option, set_option, rows=rows, parquet=parquet)(named)
 
     return add
 

@@ -205,6 +205,7 @@ SEARCHES = ("none", "quick", "standard")
     help="Effort of the search for the cheapest fleet; none skips it.",
 )
 @confidence_option
+@prices_option
 @set_option
 @json_option
 @click.option("--force", is_flag=True, help="Replace a file in DIR that pdplan did not write.")
@@ -234,7 +235,7 @@ def evaluate(
     from reports.whole_files import EVALUATION_FILE, EVALUATION_PAGE, check_directory
 
     fleet_file: Path | None = options["fleet_file"]
-    overrides = parse_settings(options["settings"], confidence=options["confidence"])
+    overrides = parse_settings(options["settings"], confidence=options["confidence"], prices=options["prices"])
     subject = stated_fleet(fleet_file or file, file if fleet_file else None, overrides)
     if output is not None:
         check_directory(output, (EVALUATION_FILE, EVALUATION_PAGE), force=force)

@@ -11,7 +11,7 @@ from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Status
 from optimizer.plans.records import Outcome, Provisioning
 from reports import alternatives, fleets, limits, slos, verdict
 from reports.answers import deployability, plan_details
-from reports.answers.plan_charts import lengths_chart, roofline_chart, slo_charts
+from reports.answers.plan_charts import roofline_chart, slo_charts
 from reports.command_lines import command_of, next_command
 from reports.deploy.files import Deployable
 from reports.document import Column, Document, Facts, Section, Table, said, table_of
@@ -57,7 +57,7 @@ def plan_document(
         runs = runs or deployability.what_runs(plan)
         sections = _brief(plan, runs) if brief else complete_sections(plan, runs)
     else:
-        looked_up = () if brief else (plan_details.workload_section(plan, lengths_chart(plan)), _trust(plan))
+        looked_up = () if brief else (plan_details.workload_section(plan), _trust(plan))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
     caveats = [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if has_fleet(plan) else []
     # the headline of a fleet says which model it serves, and by which engine
@@ -165,12 +165,12 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
             table=_limits(plan),
             notes=said(plan_details.hand_over_sentence(plan)),
             charts=(roofline_chart(plan),) * bool(plan.pools),
-            sections=(plan_details.features_section(plan), plan_details.steps_section(plan)),
+            sections=(plan_details.features_section(plan),),
         ),
         plan_details.front_section(plan),
         _alternatives(plan, brief=False),
         *(() if plan.status is Status.STATED else (sensitivity_section(plan),)),
-        plan_details.workload_section(plan, lengths_chart(plan)),
+        plan_details.workload_section(plan),
         plan_details.settings_section(plan, deployability.files_section(plan, runs)),
         _trust(plan),
     )

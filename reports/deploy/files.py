@@ -252,10 +252,10 @@ def _balancing(plan: Plan, deployment: Deployment) -> str:
     behind = plan.simulation.behind_least_requests
     if behind is not None and behind.held:
         return ""
-    shown_share = "was not simulated"
+    result = "the plan was not simulated"
     if behind is not None:
-        shown_share = f"is not shown to meet the SLO ({kept_by_requests(plan.simulation, behind)})"
-    return f"the target has a least-requests router, and behind such a router the plan {shown_share}"
+        result = f"the plan is not shown to meet the SLO: {kept_by_requests(plan.simulation, behind)}"
+    return f"{deployment.target.title} has a least-requests router, behind which {result}"
 
 
 def write_deployment(
