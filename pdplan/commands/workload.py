@@ -353,9 +353,9 @@ def init(console: Console, file: Path | None, output: Path | None, fleet: bool, 
         return
     console.write(file, text, force=force)
     then = f"pdplan evaluate {quote(str(file))}" if fleet else f"pdplan optimize {quote(str(file))} -o plan"
-    transformer = file.parent / "workload.yaml"
-    if fleet and not transformer.exists():  # the workload that a new fleet file names
-        then = f"pdplan init {quote(str(transformer))} && {then}"
+    workload_file = file.parent / "workload.yaml"
+    if fleet and not workload_file.exists():  # what a new fleet file names
+        then = f"pdplan init {quote(str(workload_file))} && {then}"
     console.note(f"Next: {then}")
 
 

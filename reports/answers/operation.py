@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -23,16 +24,7 @@ from search_spaces.problem import Problem
 
 MOST_LINES: Final = 12
 """Of a cell: a narrow terminal makes cells tall, and cuts none."""
-MOST_NAMED: Final = 2
-"""Losses of the same result that the headline names."""
 UNDECIDED: Final = "Undecided: the goal lies within the 95 % interval of the share, as it does near saturation."
-UNSERVED: Final = {True: "No request can be served", False: "Some requests cannot be served"}
-"""What is said of a loss after which no request, or not every request, has a replica: by the former."""
-RESULTS: Final = {
-    Outcome.MISSES: "The fleet misses an SLO",
-    Outcome.MEETS: "The fleet meets every SLO",
-    Outcome.UNDECIDED: "It is undecided whether the fleet meets its SLOs",
-}
 METHOD: Final = (
     "Simulated after the loss, with requests routed to what is left; requests that were running at the loss are left "
     "out. Replicas are on nodes as in the deployment files. Spares: the price of the replicas that make up for the "
@@ -108,30 +100,17 @@ def resilience_document(resilience: Resilience, count: int, plan: Plan) -> Docum
 
 
 def resilience_verdict(resilience: Resilience) -> str:
-    """After which losses the fleet meets its SLOs, and after which the runs do not tell."""
-    whole = resilience.whole
+    """After how many losses the fleet meets its SLOs, misses one, or the runs do not tell."""
+    whole, number = resilience.whole, len(resilience.losses)
     if whole.outcome is not Outcome.MEETS:
-        result = RESULTS[whole.outcome]
-        shares = attainment_words(whole, resilience.pools)
-        return f"Even without a loss {result[0].lower()}{result[1:]}: {shares}."
-    groups: dict[str, list[Loss]] = {result: [] for result in (*UNSERVED.values(), *RESULTS.values())}
-    for loss in resilience.losses:
-        groups[UNSERVED[loss.serves_none] if loss.judgement is None else RESULTS[loss.outcome]].append(loss)
-    broken, number = sum(loss.outcome is Outcome.MISSES for loss in resilience.losses), len(resilience.losses)
-    sentences = []
-    if broken > len(groups[RESULTS[Outcome.MISSES]]):  # else that group says how many
-        which = (
-            f"Each of the {number} losses below" if broken == number > 1 else f"{broken} of the {number} losses below"
-        )
-        sentences.append(f"{which} breaks an SLO." if broken in {1, number} else f"{which} break an SLO.")
-        if len(groups[RESULTS[Outcome.MISSES]]) > MOST_NAMED:
-            del groups[RESULTS[Outcome.MISSES]]
-    for result, losses in groups.items():
-        which = f"the loss of {'; or of '.join(loss_name(loss) for loss in losses)}"
-        if len(losses) > MOST_NAMED:
-            which = f"{len(losses)} of the {len(resilience.losses)} losses below"
-        sentences += [f"{result} after {which}."] if losses else []
-    return " ".join(sentences)
+        result = "misses an SLO" if whole.outcome is Outcome.MISSES else "is not shown to meet every SLO"
+        return f"Even without a loss the fleet {result}: {attainment_words(whole, resilience.pools)}."
+    after = Counter(loss.outcome for loss in resilience.losses)
+    misses, doubts = after[Outcome.MISSES], after[Outcome.UNDECIDED]
+    if not misses and not doubts:
+        return f"The fleet meets every SLO after each of the {number} losses below."
+    doubt = f"; after {doubts} it is undecided" if doubts else ""
+    return f"The fleet misses an SLO after {misses or 'none'} of the {number} losses below{doubt}."
 
 
 def losses_table(resilience: Resilience) -> Table:
@@ -142,7 +121,7 @@ def losses_table(resilience: Resilience) -> Table:
         shares = shares if any(loss.left.values()) else "✗ no replica left"
         if loss.judgement is not None:
             shares = _share_cell(loss.judgement, pools_left(loss))
-        name = loss_name(loss, short=True)
+        name = loss_name(loss)
         rows.append((name, _replicas(loss.left), shares, hourly(loss.spare)))
     heads = (Column(head, shrink=True, lines=MOST_LINES) for head in ("loss", "left", "SLO met"))
     return table_of((*heads, "#spares"), rows)
@@ -153,13 +132,10 @@ def _share_cell(judgement: Judgement, pools: Sequence[str]) -> str:
     return f"{MARKS[judgement.outcome]} {attainment_words(judgement, pools)}"
 
 
-def loss_name(loss: Loss, *, short: bool = False) -> str:
-    """A loss in words, such as "1 node of H100, its only one (2 × colocated-1)"; short: as in the table."""
-    everything = "" if short else (", its only one" if loss.number == 1 else ", all it has") if loss.everything else ""
-    if loss.what == "replica":
-        return f"{plural(loss.number, 'replica')} of {loss.of}{everything}"
-    lost = "" if short and loss.everything else f" ({_replicas(loss.lost)})"
-    return f"{plural(loss.number, 'node')} of {loss.of}{everything}{lost}"
+def loss_name(loss: Loss) -> str:
+    """A loss in words, such as "1 node of H100 (2 × colocated-1)"."""
+    lost = "" if loss.what == "replica" or loss.everything else f" ({_replicas(loss.lost)})"
+    return f"{plural(loss.number, loss.what)} of {loss.of}{lost}"
 
 
 def _replicas(replicas: Mapping[str, int]) -> str:
