@@ -157,7 +157,10 @@ def _fail_on_machine(error: Exception) -> int | None:
     return None
 
 
-REPLACED = {"--tornado": "pdplan optimize FILE --sensitivity shows the cost with each lever lower and higher"}
+REPLACED = {
+    "--tornado": "pdplan optimize FILE --sensitivity shows the cost with each lever lower and higher",
+    "--from": "name the config.json as NAME",
+}
 """What took the place of options that are gone."""
 
 

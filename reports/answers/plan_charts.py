@@ -212,7 +212,7 @@ def _length_chart(plan: Plan, item: ClassResult) -> Chart | None:
         share = float(met[row, column])
         isl, osl = ("–".join(map(power_of_two, edges[at : at + 2])) for edges, at in ((inputs, column), (outputs, row)))
         is_empty, text = math.isnan(share), percent(share)
-        tone = "heat-0" if is_empty else "cell-held" if share >= goal else "cell-missed"
+        tone = charts.EMPTY_CELL if is_empty else "cell-held" if share >= goal else "cell-missed"
         tip = f"{isl} input and {osl} output tokens: {'none' if is_empty else text}"
         lines = ("" if is_empty else text.removesuffix(" %"),)
         cells.append(charts.HeatCell(power_of_two(outputs[row]), power_of_two(inputs[column]), lines, tone, tip))

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from costmodel.words import plural
 from optimizer.whatif.answer import Answer, ScenarioAnswer, ShadowPrice
-from reports.charts import HeatCell, draw_heat_map, tone_of
+from reports.charts import EMPTY_CELL, HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Column, Document, Section, Table, table_of, without_empty
 from reports.fleets import fleet_line
 from reports.limits import constraint_words
@@ -304,7 +304,7 @@ def map_chart(keys: Sequence[str], cells: Sequence[Cell]) -> Chart:
         """The strongest tone where the other shape has no fleet."""
         family = "split" if cell.shape == "disaggregated" else "alone"
         saving = most if cell.saving is None else cell.saving
-        tone = tone_of(None if cell.shape is None else saving, (0.0, most), family)
+        tone = EMPTY_CELL if cell.shape is None else tone_of(saving, most, family)
         lines = cell.price.replace("$", "").removesuffix("/h"), signed_percent(cell.difference)
         tip = "; ".join(f"{shape} {cost}, {fleet}" for shape, (cost, fleet) in zip(SHAPES, fleets(cell), strict=True))
         return HeatCell(cell.down, cell.across, lines, tone, f"{cell.place(keys)}: {tip}")
