@@ -80,9 +80,9 @@ class Console:
         self.shown = True
         click.echo(harmless(text, keeps_style=self.colored), color=self.colored, nl=not text.endswith("\n"))
 
-    def answer(self, document: Document, record: object, *, as_json: bool) -> ExitCode:
+    def answer(self, document: Document, record: object) -> ExitCode:
         """Show an answer, or its record as JSON, and return the exit code: whether it is what was asked for."""
-        self.show(record if as_json else document)
+        self.show(record if self.json_only else document)
         return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
 
     def render(self, document: Document, *, color: bool) -> str:

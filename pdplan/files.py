@@ -166,8 +166,9 @@ class Output:
         }
         for _, form, path in self.files:
             console.write(path, writers[form](), force=self.force, is_plan=self.is_plan)
-        if self.screen:
-            console.show(document if self.screen == "text" else writers[self.screen]())
+        screen = "json" if self.screen and console.json_only else self.screen
+        if screen:
+            console.show(document if screen == "text" else writers[screen]())
         return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
 
 
@@ -202,12 +203,10 @@ def answer_options(page: str, *others: Decorator, rows: str = "", parquet: bool 
     options.append(click.option("--html", type=PATH, metavar="OUT", help=page))
     options += [*others, json_option, force_option, console_options]
 
-    def output(
-        html: Path | None, as_json: bool, force: bool, csv: Path | None = None, parquet: Path | None = None
-    ) -> Output:
+    def output(html: Path | None, force: bool, csv: Path | None = None, parquet: Path | None = None) -> Output:
         paths = {"csv": csv, "parquet": parquet, "html": html}
         files = [(f"--{form}", form, path) for form, path in paths.items() if path is not None]
-        return Output(files, "json" if as_json else "text", force)
+        return Output(files, "text", force)
 
     return gathered("output", output, options)
 
@@ -258,7 +257,8 @@ def view_options(function: Callable[..., Any]) -> Callable[..., Any]:
         console_options,
     ]
 
-    def view(output: Path | None, form: str | None, as_json: bool, force: bool) -> Output:
+    def view(output: Path | None, form: str | None, force: bool) -> Output:
+        as_json = click.get_current_context().ensure_object(Console).json_only
         if as_json and form not in {None, "json"}:
             raise InputError(f"--json is one form of the answer and --format {form} another; leave one out")
         endings = {".html": "html", ".htm": "html", ".json": "json", ".md": "md", ".txt": "text", "": "text"}
