@@ -102,13 +102,10 @@ class WithLevers(click.Command):
     jobs_option("sweep"),
     click.option("--resume", type=PATH, metavar="LOG", help="Keep finished rows in LOG, and continue from there."),
     click.option(
-        "--backend",
-        type=Choice(("local", "dask")),
-        default="local",
-        show_default=True,
-        help="Solve the sweep on this machine or on a Dask cluster.",
+        "--address",
+        metavar="ADDRESS",
+        help="Solve the sweep on the Dask cluster of this scheduler, such as tcp://10.0.0.7:8786.",
     ),
-    click.option("--address", metavar="ADDRESS", help="Scheduler of --backend dask, such as tcp://10.0.0.7:8786."),
     rows="Write a row per scenario, or per chunk, as CSV.",
     parquet=True,
     reads=("resume",),
@@ -163,8 +160,6 @@ def check_questions(options: Mapping[str, Any], table: str, *, sweeps: bool) -> 
 
     options: the options of the command; table: the one that asks for a file of rows; sweeps: whether there is a sweep.
     """
-    if (options["address"] is None) == (options["backend"] == "dask"):
-        raise InputError("--address names Dask's scheduler: state it with --backend dask, and only there")
     key = options["break_even"]
     if key is not None and not key.strip():
         raise InputError(f"--break-even {shown(key)} names no lever; state one, such as price.H200 or rate")
