@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -35,7 +34,6 @@ from reports.question import (
     served_rate,
     serving_words,
     slo_classes,
-    slo_name,
     slo_words,
 )
 from reports.scenarios import sensitivity_section
@@ -416,7 +414,7 @@ def provisioning_sentence(provisioning: Provisioning, plan: Plan) -> str:
     if not missing and not spare:
         return verdict.losses_sentence(provisioning.one_replica_fewer, plan)
     word = "Unbalanced" if missing and spare else "Under-provisioned" if missing else "Over-provisioned"
-    return f"{word}: {_change_words(provisioning, plan)}."
+    return f"{word}: {_needs_words(provisioning, plan)}."
 
 
 def _nothing_helps(provisioning: Provisioning) -> str:
@@ -426,31 +424,15 @@ def _nothing_helps(provisioning: Provisioning) -> str:
     )
 
 
-def _change_words(provisioning: Provisioning, plan: Plan) -> str:
-    """The replicas that are needed, and those that are not, with the price."""
-    more = {pool.pool: pool.needed - pool.replicas for pool in provisioning.pools if pool.needed > pool.replicas}
-    less = {pool.pool: pool.replicas - pool.needed for pool in provisioning.pools if 0 < pool.needed < pool.replicas}
-    surplus = [pool.pool for pool in provisioning.pools if pool.needed == 0 < pool.replicas]
-    fewer = _replica_words(less, "fewer") if less else ""
-    if more:
-        changes = said(
-            f"{_replica_words(more, 'more')} {'is' if provisioning.missing == 1 else 'are'} needed",
-            f"{fewer} {'is' if sum(less.values()) == 1 else 'are'} enough" if less else "",
-            f"{join_words(surplus)} {'is' if len(surplus) == 1 else 'are'} not needed" if surplus else "",
-        )
-    else:
-        ways = said(f"with {fewer}" if less else "", f"without {join_words(surplus)}" if surplus else "")
-        changes = said(f"{join_words(ways)} the fleet still meets {slo_name(plan)}" if ways else "")
+def _needs_words(provisioning: Provisioning, plan: Plan) -> str:
+    """The replicas that are needed beside those that run, with the price."""
+    pools = [
+        f"{pool.needed} × {pool.pool}{f' (now {pool.replicas})' if pool.needed != pool.replicas else ''}"
+        for pool in provisioning.pools
+    ]
     cost, own = provisioning.cost_usd_per_hour or 0.0, plan.cost_usd_per_hour or 1.0
     more_usd = f"{'-' if cost < own else '+'}{hourly(abs(cost - own))}, {signed_percent(cost / own - 1.0)}"
-    return f"{join_words(changes)}, for {hourly(cost)} in all ({more_usd})"
-
-
-def _replica_words(changes: Mapping[str, int], word: str) -> str:
-    """Such as "2 more replicas in prefill-1 and 1 more in decode-1"."""
-    (first, number), *rest = changes.items()
-    replicas = f"{number} {word} replica{'s' * (number > 1)} in {first}"
-    return join_words([replicas, *(f"{number} {word} in {pool}" for pool, number in rest)])
+    return f"the fleet needs {join_words(pools)}, for {hourly(cost)} in all ({more_usd})"
 
 
 def twice_sentence(evaluation: FleetEvaluation) -> str:
@@ -463,7 +445,7 @@ def twice_sentence(evaluation: FleetEvaluation) -> str:
     elif twice.stated.overloaded:
         result += "; its queues grow"
     at, goals = f"At twice the traffic ({rate(twice.rate_rps)}) the fleet", "its SLO" + "s" * (len(plan.classes) > 1)
-    needs = _change_words(twice, plan) if twice.pools else _nothing_helps(twice)
+    needs = _needs_words(twice, plan) if twice.pools else _nothing_helps(twice)
     if twice.stated.held:
         return f"{at} meets {goals} too {result}.{f' At that rate, {needs}.' if twice.spare else ''}"
     verb = "is not shown to meet" if twice.stated.outcome is Outcome.UNDECIDED else "misses"
