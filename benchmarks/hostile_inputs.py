@@ -52,7 +52,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from reports.whole_files import is_record, is_report  # noqa: E402 -- run as a script, the repository is found first
+from reports.whole_files import written_kind  # noqa: E402 -- run as a script, the repository is found first
 from search_spaces.files import shown_path  # noqa: E402
 from tests.running import TINY, tiny, within  # noqa: E402
 
@@ -527,7 +527,7 @@ def digests(folder: Path) -> dict[Path, tuple[str, bool]]:
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
             content = path.read_bytes()
-            ours = is_record(path) or is_report(path) or content.startswith(b'{"schema": "pdplan.sweep/')
+            ours = bool(written_kind(path)) or content.startswith(b'{"schema": "pdplan.sweep/')
             found[path] = hashlib.sha256(content).hexdigest(), ours or "deployed" in path.parts
     return found
 

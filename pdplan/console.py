@@ -96,17 +96,14 @@ class Console:
         if self.narrates:
             click.echo(harmless(text), err=True)
 
-    def write(
-        self, path: Path, text: str | bytes, *, force: bool, is_plan: bool = False, hint: str | None = ""
-    ) -> None:
+    def write(self, path: Path, text: str | bytes, *, force: bool, hint: str | None = "") -> None:
         """Write a file that the user named, and say so; an existing one is kept unless `force`.
 
-        is_plan: a plan in its place is kept even then, unless the new file is one; hint: what to do with the
-        file, None: the caller says that it is written.
+        hint: what to do with the file, None: the caller says that it is written.
         """
         from reports.whole_files import check_target, write_whole
 
-        check_target(path, force=force, is_plan=is_plan)  # the place may have been taken meanwhile
+        check_target(path, force=force)  # the place may have been taken meanwhile
         write_whole({path: text})
         if hint is not None:
             self.note(f"wrote {path}{hint}")

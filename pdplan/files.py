@@ -119,13 +119,12 @@ class Output:
     """Where an answer goes: to files, and to stdout.
 
     files: an option, the form that it asks for (text, html, md, json, csv or parquet) and the file; screen: the form on
-    stdout, empty where a file takes its place; is_plan: as of `check_files`.
+    stdout, empty where a file takes its place.
     """
 
     files: Sequence[tuple[str, str, Path]]
     screen: str
     force: bool
-    is_plan: bool = False
 
     @property
     def rows_flag(self) -> str:
@@ -136,7 +135,7 @@ class Output:
         """Refuse files that cannot be written; others: by option; inputs: what is read, by argument or option."""
         outputs = {flag: path for flag, _, path in self.files}
         read_files = {name if name.isupper() else f"--{name}": path for name, path in inputs.items()}
-        check_files({**outputs, **others}, read_files, force=self.force, is_plan=self.is_plan)
+        check_files({**outputs, **others}, read_files, force=self.force)
 
     def show(
         self,
@@ -165,7 +164,7 @@ class Output:
             "parquet": lambda: columns_parquet(columns()),
         }
         for _, form, path in self.files:
-            console.write(path, writers[form](), force=self.force, is_plan=self.is_plan)
+            console.write(path, writers[form](), force=self.force)
         screen = "json" if self.screen and console.json_only else self.screen
         if screen:
             console.show(document if screen == "text" else writers[screen]())
@@ -272,18 +271,16 @@ def view_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return gathered("view", view, options)(function)
 
 
-def check_files(
-    outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None], *, force: bool, is_plan: bool = False
-) -> None:
+def check_files(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None], *, force: bool) -> None:
     """Refuse files, by the option that asks for each, that cannot be written: before the work, not after it.
 
-    inputs: files that are read, by option; is_plan: whether they are plans, which may take the place of a plan.
+    inputs: files that are read, by option.
     """
     from reports.whole_files import check_distinct, check_free, check_target
 
     targets = {flag: path for flag, path in outputs.items() if path is not None}
     for path in targets.values():
-        check_target(path, force=True, is_plan=is_plan)
+        check_target(path, force=True)
     check_distinct(targets, {flag: path for flag, path in inputs.items() if path is not None})
     for path in targets.values():
         check_free(path, force=force)

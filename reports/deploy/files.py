@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher, unified_diff
 from itertools import groupby, product
@@ -33,7 +34,7 @@ from reports.deploy.hosts import by_size, gateway_rules, host_files
 from reports.deploy.kubernetes import coarse_words, dynamo_files, llmd_files
 from reports.deploy.measurement import benchmark_files, monitoring_files, readme_page
 from reports.verdict import kept_by_requests
-from reports.whole_files import LARGEST_LISTED, SUMS, check_listed, first_bytes, write_listed
+from reports.whole_files import LARGEST_LISTED, SUMS, check_listed, write_listed
 from search_spaces.bounds import NO_TARGET, TARGET_NAMES
 from search_spaces.enumeration import degree_refusals, memory_refused
 from search_spaces.fields import faults_of
@@ -277,7 +278,10 @@ def check_deployment(directory: Path, *, force: bool) -> None:
             f"{shown_path(directory)} is not empty; choose another directory, or replace the deployment in it with "
             "--force"
         )
-    if check_listed(directory) and first_bytes(directory / README, len(MARKER)) != MARKER.encode():
+    page = b""
+    with suppress(InputError):
+        page = read_file(directory / README, LARGEST_LISTED)
+    if check_listed(directory) and not page.startswith(MARKER.encode()):
         raise InputError(f"{shown_path(directory)} holds something else than a deployment; choose another directory")
 
 
