@@ -177,7 +177,7 @@ def derived(plan: Plan) -> Iterator[float]:
         yield from met_by_length(routes)[2].ravel().tolist() if routes else ()
     for pool in plan.pools:
         yield max(pool.operating_point.utilization.values())
-    yield from (share for point in loads(plan) for share in point.used.values())
+    yield from (share for _, classes, _ in loads(plan) for share in tails_of_limits(classes, plan.classes).values())
     yield from moved(plan)
     yield from of_tried_fleets(plan)
 

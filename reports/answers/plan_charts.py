@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -15,6 +14,7 @@ from costmodel.arrays import FloatArray
 from costmodel.metric import METRICS, Metric
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool, Route
+from optimizer.plans.records import ClassLatencies
 from optimizer.verification.simulated_plan import Curve
 from reports import charts
 from reports.document import Chart, table_of
@@ -118,16 +118,8 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ChartedRate:
-    """A simulated rate [1/s]: latencies at the goal's quantile over their limits [1], in the worst class, by metric.
-
-    outcome: whether every goal is met, in a word.
-    """
-
-    rate: float
-    used: Mapping[Metric, float]
-    outcome: str
+ChartedRate = tuple[float, Sequence[ClassLatencies], str]
+"""A simulated rate [1/s], what each class gets there, and whether every goal is met, in a word."""
 
 
 def loads(plan: Plan) -> list[ChartedRate]:
@@ -136,11 +128,11 @@ def loads(plan: Plan) -> list[ChartedRate]:
     if simulation is None or len(simulation.curve) < 2:
         return []
     fails = simulation.goodput_fails_rps
-    points = []
+    points: list[ChartedRate] = []
     for point in simulation.curve:
         is_shown = fails is None or point.rate_rps < fails * (1.0 - 1e-9)  # from there on no run shows it
         holds = "overloaded" if point.overloaded else "no" if point.missed else "yes" if is_shown else "undecided"
-        points.append(ChartedRate(point.rate_rps, tails_of_limits(point.classes, plan.classes), holds))
+        points.append((point.rate_rps, point.classes, holds))
     return points
 
 
@@ -156,14 +148,7 @@ def load_chart(plan: Plan) -> Chart | None:
 
 def curve_chart(plan: Plan, curve: Curve, title: str) -> Chart:
     """Draw the latencies of a simulated curve against the rate; plan: of the fleet, with the limits."""
-    points = [
-        ChartedRate(
-            point.rate,
-            tails_of_limits(point.classes, plan.classes),
-            "overloaded" if point.overloaded else point.outcome,
-        )
-        for point in curve.points
-    ]
+    points = [(p.rate, p.classes, "overloaded" if p.overloaded else str(p.outcome)) for p in curve.points]
     return rates_chart(plan, points, curve.goodput.rate or None, title, f"{len(points)} rates")
 
 
@@ -173,10 +158,11 @@ def rates_chart(plan: Plan, points: Sequence[ChartedRate], goodput: float | None
     runs: what the points are, to end the caption with.
     """
     uprights = ((plan.demand_rps, "drop", "demand", "strong"), (goodput, "knee", "meets the SLO up to", "good"))
-    top = max([point.rate for point in points] + [plan.demand_rps]) * 1.06
-    series, names = [], {metric: METRICS[metric].label for metric in points[0].used}
+    top = max([at for at, _, _ in points] + [plan.demand_rps]) * 1.06
+    used = [tails_of_limits(classes, plan.classes) for _, classes, _ in points]
+    series, names = [], {metric: METRICS[metric].label for metric in used[0]}
     for metric, name in names.items():
-        heights = [(point.rate, point.used[metric]) for point in points]
+        heights = [(at, tails[metric]) for (at, _, _), tails in zip(points, used, strict=True)]
         tips = [f"{rate(at)}: {name} {percent(value)} of its limit" for at, value in heights]
         series.append(charts.Series(heights, f"curve {TONES[metric]}", TONES[metric], tips))
     panel = charts.Panel(
@@ -189,12 +175,12 @@ def rates_chart(plan: Plan, points: Sequence[ChartedRate], goodput: float | None
         uprights=[(at, tone, f"{name} {rate(at)}", text) for at, tone, name, text in uprights if at is not None],
         height=288.0,
     )
-    worst, at = ", in the worst class" if len(plan.classes) > 1 else "", goal_words(plan.classes)
-    at = "the percentile of the goal" if at == "at goal" else at
-    rows = [(rate(p.rate), *map(percent, p.used.values()), p.outcome) for p in points]
+    worst, label = ", in the worst class" if len(plan.classes) > 1 else "", goal_words(plan.classes)
+    label = "the percentile of the goal" if label == "at goal" else label
+    rows = [(rate(at), *map(percent, tails.values()), word) for (at, _, word), tails in zip(points, used, strict=True)]
     return Chart(
         title=title,
-        caption=f"Latency at {at} over its limit{worst}; {runs}.",
+        caption=f"Latency at {label} over its limit{worst}; {runs}.",
         drawing=charts.draw_panels([panel]),
         table=table_of(("#rate", *(f"#{name} of limit" for name in names.values()), "meets the SLO"), rows),
         legend=tuple((TONES[metric], name) for metric, name in names.items()),
