@@ -17,7 +17,6 @@ from reports.document import Column, Document, Facts, Section, Table, said, tabl
 from reports.numbers import (
     MISSING,
     hourly,
-    is_number,
     money,
     monthly,
     percent,
@@ -178,10 +177,9 @@ def _tiles(plan: Plan) -> Facts:
     """The figures that a reader looks for first."""
     worst, mark = slos.tightest_first(plan)[0], "✗" if slos.missed_classes(plan) else "✓"
     of = "of requests" if len(plan.classes) == 1 else f"of {clean(worst.name, 30)}, the tightest class,"
-    per_token, served = plan.usd_per_million_output_tokens, served_rate(plan)
-    if plan.status is Status.STATED and slos.missed_classes(plan):
-        per_token, served = _price_served(plan)
-    rate_words = f"per million output tokens{f' at {rate(served)}' if served > 0.0 else ''}"
+    is_too_small = plan.status is Status.STATED and slos.missed_classes(plan)
+    per_token = None if is_too_small else plan.usd_per_million_output_tokens
+    rate_words = f"per million output tokens at {rate(served_rate(plan))}"
     return (
         (hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
         (money(per_token), "; ".join(said(rate_words, verdict.day_price_words(plan)))),
@@ -382,28 +380,13 @@ def _but(evaluation: FleetEvaluation) -> str:
 
 
 def _price_sentence(evaluation: FleetEvaluation) -> str:
-    """What the fleet costs, per token too: where it cannot serve the demand, at the highest rate within its SLOs."""
+    """What the fleet costs; per token only where it serves the demand."""
     plan = evaluation.plan
     price = f"It costs {hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     load = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {serving_words(plan)}"
-    per_token, served = plan.usd_per_million_output_tokens, plan.demand_rps
-    if evaluation.outcome is Outcome.MISSES:
-        per_token, served = _price_served(plan)
-    if per_token is None:
+    if evaluation.outcome is Outcome.MISSES or plan.usd_per_million_output_tokens is None:
         return f"{price} for {load}."
-    if served >= plan.demand_rps:
-        return f"{price}: {money(per_token)} per million output tokens at {load}."
-    return f"{price} for {load}: {money(per_token)} per million output tokens at the {rate(served)} it can serve."
-
-
-def _price_served(plan: Plan) -> tuple[float | None, float]:
-    """$ per million output tokens of a stated fleet at the highest rate within its SLOs, and that rate [1/s].
-
-    The rate is the demand at most. Where it is 0 or not known, it is given as 0, and there is no price.
-    """
-    per_token, goodput = plan.usd_per_million_output_tokens, plan.goodput_rps
-    served = min(goodput, plan.demand_rps) if is_number(goodput) else 0.0
-    return (None if per_token is None or served <= 0.0 else per_token * plan.demand_rps / served), served
+    return f"{price}: {money(plan.usd_per_million_output_tokens)} per million output tokens at {load}."
 
 
 def provisioning_sentence(provisioning: Provisioning, plan: Plan) -> str:
