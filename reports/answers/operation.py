@@ -201,10 +201,10 @@ def autoscale_document(problem: Problem, day: Day) -> Document:
         "comes while it stands misses the SLO. A released replica stops at once."
     )
     return Document(
-        headline=(autoscale_verdict(problem, day),),
+        headline=(autoscale_verdict(day),),
         sections=(
             Section(sentences=(on_load(problem, day),)),
-            Section(table=stretches(day)),
+            Section(table=stretches(problem, day)),
             Section(sentences=(method,)),
         ),
         positive=all(hour.carried and hour.settled for hour in day.hours),
@@ -212,9 +212,9 @@ def autoscale_document(problem: Problem, day: Day) -> Document:
     )
 
 
-def autoscale_verdict(problem: Problem, day: Day) -> str:
+def autoscale_verdict(day: Day) -> str:
     """Whether the fleet meets its SLOs in every hour, and only where none is missed what scaling ahead saves."""
-    short, doubt = [hour for hour in day.hours if not hour.carried], unsure(problem, day)
+    short, doubt = [hour for hour in day.hours if not hour.carried], unsure(day)
     cost = (
         f"Scaled ahead by the daily profile, {duration(day.start_up_s)} before each rise, the fleet costs "
         f"{money(day.ahead_usd_per_day)} a day instead of {money(day.fixed_usd_per_day)}"
@@ -223,7 +223,7 @@ def autoscale_verdict(problem: Problem, day: Day) -> str:
         most = max(hour.rate_rps for hour in short)
         return (
             f"The whole fleet misses an SLO in {plural(len(short), 'hour')} of the day, of up to {rate(most)}, "
-            f"scaled or not ({lowest(problem, day)}). {cost}, which does not meet the SLO either.{doubt}"
+            f"scaled or not. {cost}, which does not meet the SLO either.{doubt}"
         )
     if day.saved_usd_per_day <= NEGLIGIBLE * day.fixed_usd_per_day:
         return (
@@ -233,34 +233,14 @@ def autoscale_verdict(problem: Problem, day: Day) -> str:
     how, hours = "when simulated" if day.simulated_requests else "by formula", "Every other" if doubt else "Every"
     share = percent(day.saved_usd_per_day / day.fixed_usd_per_day)
     saving = round(day.fixed_usd_per_day, 2) - round(day.ahead_usd_per_day, 2)  # of the prices as they are shown
-    return f"{cost}: {money(saving)} saved ({share}).{doubt} {hours} hour meets its SLO {how} ({lowest(problem, day)})."
+    return f"{cost}: {money(saving)} saved ({share}).{doubt} {hours} hour meets its SLO {how}."
 
 
-def unsure(problem: Problem, day: Day) -> str:
+def unsure(day: Day) -> str:
     """In how many hours it is undecided whether the whole fleet meets its SLOs; empty where there is none."""
-    hours = [hour for hour in day.hours if not hour.settled]
-    if not hours:
-        return ""
-    slo, hour = min(
-        ((slo, hour) for hour in hours for slo in problem.slos if hour.low[slo.name] < slo.attainment),
-        key=lambda row: row[1].low[row[0].name] - row[0].attainment,
-    )
-    low, high = percent(hour.low[slo.name]), percent(hour.high[slo.name])
-    return (
-        f" Undecided: in {plural(len(hours), 'hour')}, of up to {rate(max(hour.rate_rps for hour in hours))}, the goal "
-        f"lies within the 95 % interval of the whole fleet's runs ({_class(problem, slo.name)}{low} to {high} at "
-        f"{hour.hour:02d}:00, goal {percent(slo.attainment)}). Longer runs (--requests) decide."
-    )
-
-
-def lowest(problem: Problem, day: Day) -> str:
-    """The hour of the least attainment of each class."""
-    shares = []
-    for slo in problem.slos:
-        hour = min(day.hours, key=lambda hour: hour.attainment[slo.name])
-        share = f"{_class(problem, slo.name)}{percent(hour.attainment[slo.name])}"
-        shares.append(f"{share} at {hour.hour:02d}:00, goal {percent(slo.attainment)}")
-    return "lowest: " + "; ".join(shares)
+    hours = sum(not hour.settled for hour in day.hours)
+    doubt = "the goal lies within the 95 % interval of the whole fleet's runs. Longer runs (--requests) decide."
+    return f" Undecided in {plural(hours, 'hour')} of the day: {doubt}" if hours else ""
 
 
 def _class(problem: Problem, name: str) -> str:
@@ -291,14 +271,14 @@ def on_load(problem: Problem, day: Day) -> str:
     )
 
 
-def stretches(day: Day) -> Table:
+def stretches(problem: Problem, day: Day) -> Table:
     """Stretches of hours with the same replicas, and the least attainment in them."""
-    rows, classes = [], list(day.attainment_on_load)
+    rows, classes = [], [slo.name for slo in problem.slos]
     for replicas, group in groupby(day.hours, key=lambda hour: hour.replicas):
         hours = list(group)
         doubt = "" if all(hour.settled for hour in hours) else ", undecided"
         least = [f"{percent(min(hour.attainment[name] for hour in hours))}{doubt}" for name in classes]
         span, most = f"{hours[0].hour:02d}:00 to {hours[-1].hour + 1:02d}:00", max(hour.rate_rps for hour in hours)
         rows.append((span, rate(most), *map(str, replicas.values()), *least))
-    met = [f"#{f'{name} ' if len(classes) > 1 else ''}SLO met" for name in classes]
+    met = [f"#{_class(problem, slo.name)}SLO met (goal {percent(slo.attainment)})" for slo in problem.slos]
     return table_of(("hours", "#up to", *(f"#{name}" for name in day.hours[0].replicas), *met), rows)
