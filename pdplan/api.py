@@ -363,16 +363,11 @@ def deployment_options(
     target: str | None = None,
     engine_version: str | None = None,
     unchecked: bool = False,
-    model: str | None = None,
-    image: str | None = None,
     device: str = "gpu",
-    bytes_per_token: float | None = None,
-    namespace: str = "default",
-    rdma: str = "rdma/ib",
-    claim: str | None = None,
     label: Mapping[str, str] | None = None,
+    **choices: Any,
 ) -> Options:
-    """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
+    """What a plan does not say and `pdplan deploy` may; label: of nodes, by GPU type; choices: as of `Options`."""
     from reports.deploy.deployment import Device, Options, checked_version, versions_of
     from reports.deploy.files import deployable, planned_target, targets_of
     from search_spaces.fields import choice
@@ -384,19 +379,8 @@ def deployment_options(
     name = _value("target", choice(*bounds.TARGET_NAMES, same=bounds.TARGET_SPELLINGS), name)
     with value_of("--engine-version"):
         version = checked_version(name, engine_version, unchecked=unchecked)
-    return Options(
-        name,
-        version,
-        model=model,
-        image=image,
-        namespace=namespace,
-        rdma=rdma,
-        labels=dict(label or {}),
-        claim=claim,
-        bytes_per_token=bytes_per_token,
-        unchecked=version not in versions_of(name),
-        device=_value("device", choice(*Device), device),
-    )
+    newer, on = version not in versions_of(name), _value("device", choice(*Device), device)
+    return Options(name, version, labels=dict(label or {}), unchecked=newer, device=on, **choices)
 
 
 def _problem(
