@@ -45,7 +45,7 @@ from .question import (
     slo_name,
     speed_words,
 )
-from .slos import misses_used, requests_of, tightest, tightest_first
+from .slos import missed_classes, misses_used, requests_of, tightest, tightest_first
 from .text import clean, sentence
 
 UNSEEN_GAP: Final = 5e-4
@@ -117,8 +117,10 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
     """Say whether slow GPUs miss the SLO, and what a fleet costs that meets it; empty where nothing is known.
 
     label: whose risk it is; subject: what the fleet is called. By the plan's error bars, where it
-    states no safe fleet. A plan for slow or quick GPUs says so.
+    states no safe fleet. A plan for slow or quick GPUs says so; a fleet that misses the SLO anyway has no risk of that.
     """
+    if missed_classes(plan):
+        return ""
     if plan.confidence:
         return f"Figures are for GPUs {speed_words(plan)} (confidence: {plan.confidence:g})."
     if plan.safe is not None:

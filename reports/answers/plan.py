@@ -331,25 +331,19 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
     plan = evaluation.plan
     # a pool or a limit on the fleet gives out, rather than the misses that come of it
     binding = sorted(limits.tightest_limits(plan), key=lambda limit: limit.constraint == "attainment")
-    risk = "" if evaluation.outcome is Outcome.MISSES else verdict.risk_sentence(plan)
     advice = said(
         provisioning_sentence(evaluation.provisioning, plan),
         twice_sentence(evaluation),
         *((verdict.router_sentence(plan),) if brief else ()),
         cheapest_sentence(evaluation),
     )
-    facts = said(
-        verdict.day_price_words(plan, verdict.DAY_PRICE),
-        verdict.growth_sentence(plan),
-        f"Binds first: {limits.binding_sentence(binding[0])}" if binding else "",
-    )
-    sections: tuple[Section, ...] = (
-        Section(table=fleets.fleet_table(plan)),
-        Section(table=slos.brief_slo_table(plan), notes=said(risk)),
-        Section(sentences=(*facts, *advice)),
-    )
-    if not brief:
-        sections = (Section(sentences=advice), *complete_sections(plan, deployability.what_runs(plan)))
+    sections: tuple[Section, ...] = (Section(sentences=advice), *complete_sections(plan, deployability.what_runs(plan)))
+    if brief:
+        facts = said(
+            verdict.day_price_words(plan, verdict.DAY_PRICE),
+            f"Binds first: {limits.binding_sentence(binding[0])}" if binding else "",
+        )
+        sections = (*_brief(plan, None), Section(sentences=(*facts, *advice)))
     return Document(
         headline=said(
             f"{verdict.slo_result_sentence(plan, evaluation.outcome)}{_but(evaluation)}",
