@@ -486,10 +486,9 @@ def _against_plan(console: Console, flags: Flags) -> int:
 
     foreign_flags = any([flags.data_dir, flags.models, flags.catalog, flags.with_rows])
     if flags.prometheus is not None:
-        plan_file = flags.plan or flags.against
-        if plan_file is None or foreign_flags or (flags.plan and flags.against):
+        if flags.plan is None or flags.against is not None or foreign_flags:
             raise click.UsageError("--prometheus FILE goes with --plan PLAN alone")
-        value = watch_dict(read_fleet(plan_file, flags.alternative), flags.prometheus, flags.slo_class)
+        value = watch_dict(read_fleet(flags.plan, flags.alternative), flags.prometheus, flags.slo_class)
         return console.answer(watch_document(value), value)
     if flags.plan is None or flags.against is None or foreign_flags:
         raise click.UsageError("--plan goes with --against FILE alone, a benchmark's result")
