@@ -91,26 +91,19 @@ SimulatedFleet = tuple[float, str, Sequence[EnginePool], Sequence[ClassLatencies
 """A fleet that was simulated: its price [$/h], its name, its pools, what each class gets, and the outcome in words."""
 
 
-def _simulated_table(plan: Plan, fleets: Sequence[SimulatedFleet], *, with_names: bool) -> Table:
-    """A row for each fleet; every latency at the percentile of the goal over its limit, in the worst class.
-
-    with_names: whether the first column has the fleets' names, or else these latencies.
-    """
+def _simulated_table(plan: Plan, fleets: Sequence[SimulatedFleet]) -> Table:
+    """A row for each fleet; every latency at the percentile of the goal, and over its limit, in the worst class."""
     own, rows = plan.cost_usd_per_hour or math.nan, []
     for usd, name, pools, cases, outcome in fleets:
         extra = MISSING if name == "recommended" else signed_percent(usd / own - 1.0)
         tails = worst_tails(cases, plan.classes).values()
-        first = name if with_names else " / ".join(duration(seconds) for _, seconds in tails)
-        used = [percent(share) for share, _ in tails]
+        times = [f"{duration(seconds)} ({percent(share)})" for share, seconds in tails]
         shares = [f"{clean(case.name, 20)} " * (len(cases) > 1) + percent(case.attainment) for case in cases]
-        pool_words = fleet_line(pools, limits=True)
-        rows.append((first, pool_words, hourly(usd), extra, *used, ", ".join(shares), outcome))
-    labels = [METRICS[metric].label for metric in worst_tails((), plan.classes)]
-    header = "fleet" if with_names else f"#{' / '.join(labels)} {goal_words(plan.classes)}"
-    pools_column = Column(FLEET_WITH_LIMITS, shrink=True, lines=6)
-    limits_used = (f"#{label} of limit" for label in labels)
+        rows.append((name, fleet_line(pools, limits=True), hourly(usd), extra, *times, ", ".join(shares), outcome))
+    at, labels = goal_words(plan.classes), [METRICS[metric].label for metric in worst_tails((), plan.classes)]
+    columns = ("fleet", Column(FLEET_WITH_LIMITS, shrink=True, lines=6), "#price", "#extra")
     tones = ["chosen" * (name == "recommended") for _, name, *_ in fleets]
-    return table_of((header, pools_column, "#price", "#extra", *limits_used, "#SLO met", "outcome"), rows, tones)
+    return table_of((*columns, *(f"#{label} {at}" for label in labels), "#SLO met", "outcome"), rows, tones)
 
 
 def _own_outcome(simulation: Simulation) -> str:
@@ -119,7 +112,7 @@ def _own_outcome(simulation: Simulation) -> str:
     return OUTCOMES[Outcome.MEETS if simulation.held else Outcome.MISSES if misses else Outcome.UNDECIDED]
 
 
-OF_LIMIT: Final = "Of limit: the latency at the percentile of the goal over its limit, in the worst class."
+OF_LIMIT: Final = "Latencies are at the percentile of the goal, in brackets over the limit; in the worst class."
 
 
 def simulated_fleets_section(plan: Plan) -> Section:
@@ -138,7 +131,7 @@ def simulated_fleets_section(plan: Plan) -> Section:
     fleets.sort(key=lambda row: (row[0], row[1] != "recommended", row[1]))
     return Section(
         f"Simulated and not chosen: {plural(len(fleets) - 1, 'fleet')}",
-        table=_simulated_table(plan, fleets, with_names=True),
+        table=_simulated_table(plan, fleets),
         notes=(OF_LIMIT,),
         detail=Detail.PAGE,
     )
@@ -176,7 +169,7 @@ def front_section(plan: Plan) -> Section:
     looks = f"{plural(tuning.looks, 'fleet')} around the plan's{other_kinds} were simulated"
     return Section(
         f"What a dollar more buys: {gain}",
-        table=_simulated_table(plan, fleets, with_names=False),
+        table=_simulated_table(plan, fleets),
         notes=(f"{OF_LIMIT} {looks}, in full runs like the plan's unless the outcome says otherwise.",),
     )
 
