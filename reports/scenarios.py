@@ -25,7 +25,6 @@ from search_spaces.quantities import BASE_UNIT, Kind, QuantityError
 from search_spaces.scenarios import LEVERS, lever_of, number_of
 
 from .alternatives import own_pools
-from .command_lines import command_words
 from .fleets import fleet_line
 
 QUANTILE: Final = "step_time_quantile"
@@ -285,13 +284,11 @@ def swing_sentence(sensitivity: Sensitivity) -> str:
 
 
 def sensitivity_section(plan: Plan) -> Section:
-    """The section of a plan that has a fleet; empty where no lever was moved, unless that was asked for."""
+    """The section of a plan that has a fleet; where no lever was moved, what moves them."""
     sensitivity = plan.sensitivity
     if sensitivity is None:
-        options = {"--sensitivity", "thorough", "--effort=thorough"}
-        is_asked = plan.objective == "min_cost" and options & {*command_words(plan)}
-        none = "Not worked out: no fleet of one colocated pool or one pair of pools answers this; pdplan whatif --full "
-        return Section("Sensitivity", (f"{none}searches all.",) * bool(is_asked), detail=Detail.PAGE)
+        none = "Not worked out for this plan; pdplan whatif moves prices, demand, SLOs and limits."
+        return Section("Sensitivity", (none,), detail=Detail.PAGE)
     changes = [(row, flip) for row in sensitivity.levers for flip in row.flips]
     sentences = (
         break_even_sentence(plan, sensitivity),
