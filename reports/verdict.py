@@ -239,9 +239,9 @@ def prefix_sentence(plan: Plan) -> str:
         )
     tier = inputs_of(plan, "kv_cache_tier")
     in_tier = f" ({percent(cache.read)} in the KV cache tier)" if tier.get("capacity_per_gpu") else ""
-    simulated = "" if plan.simulation is None else f", {percent(plan.simulation.prefix_hit_share)} in simulation"
+    in_simulation = "" if plan.simulation is None else f", {percent(plan.simulation.prefix_hit_share)} in simulation"
     return (
-        f"Prefix cache: {percent(cache.sustained)} of the input tokens are found in it{in_tier}{simulated}; "
+        f"Prefix cache: {percent(cache.sustained)} of the input tokens are found in it{in_tier}{in_simulation}; "
         f"the traffic allows {best}. Unused prefixes are kept for {keeps}.{_tier_words(tier)}"
     )
 

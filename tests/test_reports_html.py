@@ -111,8 +111,8 @@ def test_a_simulated_page_has_every_section_and_its_charts_with_their_data() -> 
     page = plan_page(simulated(load("disaggregated")))
     assert page == plan_page(simulated(load("disaggregated")))
     walker = walk(page)
-    names = {"fleet", "cost-and-goodput", "slos", "what-binds", "alternatives", "workload"}
-    assert names | {"how-it-is-routed", "settings", "trust", "plan"} == set(walker.ids)
+    names = {"fleet", "cost-and-goodput", "slos", "what-binds", "alternatives", "sensitivity"}
+    assert names | {"how-it-is-routed", "workload", "settings", "trust", "plan"} == set(walker.ids)
     links = {value[1:] for tag, attribute, value in walker.attributes if tag == "a" and attribute == "href" and value}
     assert links
     assert links <= set(walker.ids)
