@@ -140,7 +140,7 @@ def fleet_notes(answers: Sequence[AnswerAt], *notes: str) -> tuple[str, ...]:
     return said(*no_fleet_sentences(answers), *ruled_out, *notes, *simulated_notes([answer for _, answer in answers]))
 
 
-def simulated_notes(answers: Sequence[Answer], noun: str = "rows") -> tuple[str, ...]:
+def simulated_notes(answers: Sequence[Answer]) -> tuple[str, ...]:
     """What the share that met the SLO is, and how many fleets were simulated; none where there is no fleet."""
     having = [answer for answer in answers if answer.cost is not None]
     count = sum(answer.attainment is not None for answer in having)
@@ -148,10 +148,8 @@ def simulated_notes(answers: Sequence[Answer], noun: str = "rows") -> tuple[str,
         none = "Not simulated: a fleet may miss the SLO in simulation (pdplan optimize, or --verify N)."
         return (none,) if having else ()
     every = "Every fleet meets its SLO."
-    subset = (
-        f"The fleets of {count:,} of {len(having):,} {noun} were simulated and meet the SLO; the others are by formula "
-        "(--verify N)."
-    )
+    number = f"{count:,} of {len(having):,} fleets"
+    subset = f"{number} were simulated and meet the SLO; the others are by formula (--verify N)."
     meaning = "SLO met: share of fresh simulated requests within their limits."
     return meaning, every if count == len(having) else subset
 

@@ -110,7 +110,8 @@ def resilience_verdict(resilience: Resilience) -> str:
     if not misses and not doubts:
         return f"The fleet meets every SLO after each of the {number} losses below."
     doubt = f"; after {doubts} it is undecided" if doubts else ""
-    return f"The fleet misses an SLO after {misses or 'none'} of the {number} losses below{doubt}."
+    which = "each" if misses == number else misses or "none"
+    return f"The fleet misses an SLO after {which} of the {number} losses below{doubt}."
 
 
 def losses_table(resilience: Resilience) -> Table:
