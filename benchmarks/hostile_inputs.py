@@ -52,7 +52,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from reports.whole_files import is_record, is_report  # noqa: E402 -- run as a script, the repository is found first
+from reports.whole_files import written_kind  # noqa: E402 -- run as a script, the repository is found first
 from search_spaces.files import shown_path  # noqa: E402
 from tests.running import TINY, tiny, within  # noqa: E402
 
@@ -163,7 +163,7 @@ autoscale plan.json --start-up 5min --least 1 --requests 200 --by-hour 2,1,1,1,1
 resilience plan.json --losses 1 --requests 200 --seed 1 --html losses.html
 whatif w.yaml --vary price.H100=2,3 --vary rate=2:4:2 --jobs 1 --no-gap --verify 0 --csv sweep.csv
 whatif w.yaml --break-even price.H100 --between 1:8 --verify 0
-whatif w.yaml --tornado 25% --slack 5% --verify 0 --set constraints.max_gpus=4
+whatif w.yaml --slack 5% --verify 0 --set constraints.max_gpus=4
 whatif w.yaml --shadow-prices --set constraints.budget=20
 frontier w.yaml --over ttft --between 300ms:2s --verify 0 --html frontier.html
 init new.yaml
@@ -527,7 +527,7 @@ def digests(folder: Path) -> dict[Path, tuple[str, bool]]:
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink():
             content = path.read_bytes()
-            ours = is_record(path) or is_report(path) or content.startswith(b'{"schema": "pdplan.sweep/')
+            ours = bool(written_kind(path)) or content.startswith(b'{"schema": "pdplan.sweep/')
             found[path] = hashlib.sha256(content).hexdigest(), ours or "deployed" in path.parts
     return found
 

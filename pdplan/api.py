@@ -108,6 +108,7 @@ def evaluate(
     *,
     effort: Level | str = "standard",
     confidence: float | str | None = None,
+    prices: str | None = None,
     settings: Mapping[str, Any] | None = None,
     base: Path | None = None,
     progress: Progress | None = None,
@@ -115,21 +116,23 @@ def evaluate(
     """Say whether a fleet meets its SLOs, what is missing or to spare, and what the cheapest one costs.
 
     fleet: a fleet file, or a plan; workload: the one that a fleet file serves, default: the one that it names.
-    effort: of the search for the cheapest fleet, "none" for no search. confidence, settings: override the workload's.
-    base: folder of the files that a plan names.
+    effort: of the search for the cheapest fleet, "none" for no search. confidence, prices, settings: override those of
+    the workload. base: folder of the files that a plan names.
     """
     from optimizer.plans.plan import Plan
     from optimizer.recommend.evaluate import evaluate_fleet
     from search_spaces.fleet_file import StatedFleet
 
-    overrides = _stated(settings, {"confidence": confidence})
+    overrides = _stated(settings, {"confidence": confidence, "prices": prices})
     if not isinstance(fleet, StatedFleet | Plan):
         base = base or _path(fleet, A_FLEET).parent
         fleet = stated_fleet(
             _path(fleet, A_FLEET), None if workload is None else _path(workload, "a workload"), overrides
         )
     elif overrides or workload is not None:
-        raise InputError("workload, settings and confidence are for the name of a fleet file, which they change")
+        raise InputError(
+            "workload, settings, confidence and prices are for the name of a fleet file, which they change"
+        )
     return evaluate_fleet(fleet, progress, level=None if effort == "none" else effort, base=base or Path())
 
 
@@ -360,16 +363,11 @@ def deployment_options(
     target: str | None = None,
     engine_version: str | None = None,
     unchecked: bool = False,
-    model: str | None = None,
-    image: str | None = None,
     device: str = "gpu",
-    bytes_per_token: float | None = None,
-    namespace: str = "default",
-    rdma: str = "rdma/ib",
-    claim: str | None = None,
     label: Mapping[str, str] | None = None,
+    **choices: Any,
 ) -> Options:
-    """What a plan does not say and `pdplan deploy` may; see its --help. label: node label of each GPU type."""
+    """What a plan does not say and `pdplan deploy` may; label: of nodes, by GPU type; choices: as of `Options`."""
     from reports.deploy.deployment import Device, Options, checked_version, versions_of
     from reports.deploy.files import deployable, planned_target, targets_of
     from search_spaces.fields import choice
@@ -381,19 +379,8 @@ def deployment_options(
     name = _value("target", choice(*bounds.TARGET_NAMES, same=bounds.TARGET_SPELLINGS), name)
     with value_of("--engine-version"):
         version = checked_version(name, engine_version, unchecked=unchecked)
-    return Options(
-        name,
-        version,
-        model=model,
-        image=image,
-        namespace=namespace,
-        rdma=rdma,
-        labels=dict(label or {}),
-        claim=claim,
-        bytes_per_token=bytes_per_token,
-        unchecked=version not in versions_of(name),
-        device=_value("device", choice(*Device), device),
-    )
+    newer, on = version not in versions_of(name), _value("device", choice(*Device), device)
+    return Options(name, version, labels=dict(label or {}), unchecked=newer, device=on, **choices)
 
 
 def _problem(

@@ -157,13 +157,22 @@ def _fail_on_machine(error: Exception) -> int | None:
     return None
 
 
+REPLACED = {
+    "--tornado": "pdplan optimize FILE --sensitivity shows the cost with each lever lower and higher",
+    "--backend": "--address ADDRESS alone chooses a Dask cluster",
+    "--from": "name the config.json as NAME",
+}
+"""What took the place of options that are gone."""
+
+
 def _refusal(error: PdplanError | click.ClickException) -> str:
     if isinstance(error, PdplanError):
         return str(error)
     sentence = error.format_message()
     if isinstance(error, click.NoSuchOption):  # click offers several names that are not near
         close = nearest_name(error.option_name.strip("-"), [name.strip("-") for name in error.possibilities or ()])
-        sentence = f"no such option '{error.option_name}'{f'; did you mean --{close}?' if close else ''}"
+        mend = REPLACED.get(error.option_name) or (f"did you mean --{close}?" if close else "")
+        sentence = f"no such option '{error.option_name}'{f'; {mend}' if mend else ''}"
     message = shortened(" ".join(sentence.split()).rstrip("."), LONGEST_USAGE)
     where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "pdplan"
     return f"{message[:1].lower()}{message[1:]}{'' if message.endswith('?') else ';'} see '{where} --help'"

@@ -80,9 +80,9 @@ class Console:
         self.shown = True
         click.echo(harmless(text, keeps_style=self.colored), color=self.colored, nl=not text.endswith("\n"))
 
-    def answer(self, document: Document, record: object, *, as_json: bool) -> ExitCode:
+    def answer(self, document: Document, record: object) -> ExitCode:
         """Show an answer, or its record as JSON, and return the exit code: whether it is what was asked for."""
-        self.show(record if as_json else document)
+        self.show(record if self.json_only else document)
         return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
 
     def render(self, document: Document, *, color: bool) -> str:
@@ -96,17 +96,14 @@ class Console:
         if self.narrates:
             click.echo(harmless(text), err=True)
 
-    def write(
-        self, path: Path, text: str | bytes, *, force: bool, is_plan: bool = False, hint: str | None = ""
-    ) -> None:
+    def write(self, path: Path, text: str | bytes, *, force: bool, hint: str | None = "") -> None:
         """Write a file that the user named, and say so; an existing one is kept unless `force`.
 
-        is_plan: a plan in its place is kept even then, unless the new file is one; hint: what to do with the
-        file, None: the caller says that it is written.
+        hint: what to do with the file, None: the caller says that it is written.
         """
         from reports.whole_files import check_target, write_whole
 
-        check_target(path, force=force, is_plan=is_plan)  # the place may have been taken meanwhile
+        check_target(path, force=force)  # the place may have been taken meanwhile
         write_whole({path: text})
         if hint is not None:
             self.note(f"wrote {path}{hint}")

@@ -109,7 +109,7 @@ def stated_fleet(path: Path, workload: Path | None, overrides: dict[str, Any]) -
         )
     if overrides:
         raise InputError(
-            "--set and --confidence change the workload of a fleet file; a plan is evaluated as it was made"
+            "--set, --confidence and --prices change the workload of a fleet file; a plan is evaluated as it was made"
         )
     return read_plan(path)
 
@@ -119,13 +119,12 @@ class Output:
     """Where an answer goes: to files, and to stdout.
 
     files: an option, the form that it asks for (text, html, md, json, csv or parquet) and the file; screen: the form on
-    stdout, empty where a file takes its place; is_plan: as of `check_files`.
+    stdout, empty where a file takes its place.
     """
 
     files: Sequence[tuple[str, str, Path]]
     screen: str
     force: bool
-    is_plan: bool = False
 
     @property
     def rows_flag(self) -> str:
@@ -136,7 +135,7 @@ class Output:
         """Refuse files that cannot be written; others: by option; inputs: what is read, by argument or option."""
         outputs = {flag: path for flag, _, path in self.files}
         read_files = {name if name.isupper() else f"--{name}": path for name, path in inputs.items()}
-        check_files({**outputs, **others}, read_files, force=self.force, is_plan=self.is_plan)
+        check_files({**outputs, **others}, read_files, force=self.force)
 
     def show(
         self,
@@ -165,9 +164,10 @@ class Output:
             "parquet": lambda: columns_parquet(columns()),
         }
         for _, form, path in self.files:
-            console.write(path, writers[form](), force=self.force, is_plan=self.is_plan)
-        if self.screen:
-            console.show(document if self.screen == "text" else writers[self.screen]())
+            console.write(path, writers[form](), force=self.force)
+        screen = "json" if self.screen and console.json_only else self.screen
+        if screen:
+            console.show(document if screen == "text" else writers[screen]())
         return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
 
 
@@ -202,23 +202,20 @@ def answer_options(page: str, *others: Decorator, rows: str = "", parquet: bool 
     options.append(click.option("--html", type=PATH, metavar="OUT", help=page))
     options += [*others, json_option, force_option, console_options]
 
-    def output(
-        html: Path | None, as_json: bool, force: bool, csv: Path | None = None, parquet: Path | None = None
-    ) -> Output:
+    def output(html: Path | None, force: bool, csv: Path | None = None, parquet: Path | None = None) -> Output:
         paths = {"csv": csv, "parquet": parquet, "html": html}
         files = [(f"--{form}", form, path) for form, path in paths.items() if path is not None]
-        return Output(files, "json" if as_json else "text", force)
+        return Output(files, "text", force)
 
     return gathered("output", output, options)
 
 
 def problem_options(
-    page: str, *others: Decorator, rows: str = "", parquet: bool = False, prices: bool = True, reads: Sequence[str] = ()
+    page: str, *others: Decorator, rows: str = "", parquet: bool = False, reads: Sequence[str] = ()
 ) -> Decorator:
     """Add FILE, --set, --prices and the options of an answer; the command gets the problem of FILE, read and checked.
 
-    page, others, rows, parquet: as of `answer_options`; prices: whether there is --prices; reads: options that name
-    files which are read too.
+    page, others, rows, parquet: as of `answer_options`; reads: options that name files which are read too.
     """
 
     def add(function: Callable[..., int]) -> Callable[..., int]:
@@ -230,7 +227,7 @@ def problem_options(
             file: Path,
             settings: tuple[str, ...],
             output: Output,
-            prices: str | None = None,
+            prices: str | None,
             **others: Any,
         ) -> int:
             output.check(FILE=file, **{name: others[name] for name in reads})
@@ -238,8 +235,7 @@ def problem_options(
             return function(console, problem, file=file, output=output, **others)
 
         named = click.argument("file", type=PATH)(command)
-        shared = (*others, *((prices_option,) if prices else ()), set_option)
-        return answer_options(page, *shared, rows=rows, parquet=parquet)(named)
+        return answer_options(page, *others, prices_option, set_option, rows=rows, parquet=parquet)(named)
 
     return add
 
@@ -260,7 +256,8 @@ def view_options(function: Callable[..., Any]) -> Callable[..., Any]:
         console_options,
     ]
 
-    def view(output: Path | None, form: str | None, as_json: bool, force: bool) -> Output:
+    def view(output: Path | None, form: str | None, force: bool) -> Output:
+        as_json = click.get_current_context().ensure_object(Console).json_only
         if as_json and form not in {None, "json"}:
             raise InputError(f"--json is one form of the answer and --format {form} another; leave one out")
         endings = {".html": "html", ".htm": "html", ".json": "json", ".md": "md", ".txt": "text", "": "text"}
@@ -274,18 +271,16 @@ def view_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return gathered("view", view, options)(function)
 
 
-def check_files(
-    outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None], *, force: bool, is_plan: bool = False
-) -> None:
+def check_files(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None], *, force: bool) -> None:
     """Refuse files, by the option that asks for each, that cannot be written: before the work, not after it.
 
-    inputs: files that are read, by option; is_plan: whether they are plans, which may take the place of a plan.
+    inputs: files that are read, by option.
     """
     from reports.whole_files import check_distinct, check_free, check_target
 
     targets = {flag: path for flag, path in outputs.items() if path is not None}
     for path in targets.values():
-        check_target(path, force=True, is_plan=is_plan)
+        check_target(path, force=True)
     check_distinct(targets, {flag: path for flag, path in inputs.items() if path is not None})
     for path in targets.values():
         check_free(path, force=force)

@@ -273,7 +273,11 @@ weight_dtype_option = click.option(
     help="bf16, fp8, int8, int4 or fp4; default: the checkpoint's.",
 )
 json_option = click.option(
-    "--json", "as_json", is_flag=True, callback=_setter("json_only"), help="Print one JSON document and nothing else."
+    "--json",
+    is_flag=True,
+    expose_value=False,
+    callback=_setter("json_only"),
+    help="Print one JSON document and nothing else.",
 )
 force_option = click.option("--force", is_flag=True, help="Replace an existing file.")
 prices_option = click.option(

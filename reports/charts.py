@@ -274,6 +274,8 @@ def headings(names: Sequence[tuple[float, str, str]], box: Box, top: float) -> l
 
 LEVELS: Final = 8
 """Tones of a heat map."""
+EMPTY_CELL: Final = "heat-0"
+"""Tone of a cell that has no value."""
 CELL_GAP: Final = 3.0
 """Between the text of a cell and the next cell, in drawing units."""
 HEAT_LEFT, HEAT_TOP = 78.0, 26.0
@@ -396,20 +398,17 @@ class HeatCell:
     tip: str
 
 
-def tone_of(value: float | None, span: tuple[float, float], family: str = "heat") -> str:
-    """Little is light, much is dark; without a value the tone of an empty cell.
+def tone_of(value: float, most: float, family: str) -> str:
+    """Little is light, much is dark.
 
-    >>> tone_of(2.0, (1.0, 3.0)), tone_of(3.0, (1.0, 3.0)), tone_of(None, (1.0, 3.0))
-    ('heat-5', 'heat-8', 'heat-0')
+    >>> tone_of(1.0, 2.0, "split"), tone_of(2.0, 2.0, "split"), tone_of(0.0, 0.0, "alone")
+    ('split-5', 'split-8', 'alone-1')
     """
-    if value is None:
-        return "heat-0"
-    share = (value - span[0]) / (span[1] - span[0]) if span[1] > span[0] else 0.0
-    return f"{family}-{1 + min(int(share * LEVELS), LEVELS - 1)}"
+    return f"{family}-{1 + min(int(value / most * LEVELS), LEVELS - 1) if most else 1}"
 
 
 def draw_heat_map(cells: Sequence[HeatCell], down: str, across: str) -> Drawing:
-    """Draw a cell for each combination; its lines stand in it where there is room. down: empty where one lever varies.
+    """Draw a cell for each combination; its lines stand in it where there is room.
 
     Cells may come in any order; values stand in the order in which they first come, a unit that all have beside the
     lever's name.
@@ -418,7 +417,7 @@ def draw_heat_map(cells: Sequence[HeatCell], down: str, across: str) -> Drawing:
     units = [_common_unit(names) for names in (rows, columns)]
     heads = [f"{name}{f' [{unit}]' if unit else ''}" for name, unit in zip((down, across), units, strict=True)]
     width, height = (WIDTH - HEAT_LEFT) / len(columns), 12.0 + 14.0 * max(len(cell.lines) for cell in cells)
-    marks: list[Mark] = [Text(0, 12, f"{heads[0]} ↓  {heads[1]} →" if down else f"{heads[1]} →", "muted")]
+    marks: list[Mark] = [Text(0, 12, f"{heads[0]} ↓  {heads[1]} →", "muted")]
     for cell in cells:
         x, y = HEAT_LEFT + columns.index(cell.across) * width, HEAT_TOP + rows.index(cell.down) * height
         marks.append(Rect(x, y, width - 1.5, height - 1.5, cell.tone, cell.tip))
@@ -430,7 +429,6 @@ def draw_heat_map(cells: Sequence[HeatCell], down: str, across: str) -> Drawing:
     marks += [
         Text(HEAT_LEFT - 6, HEAT_TOP + n * height + 17, fit(value.removesuffix(f" {units[0]}"), 11), "tick", "end")
         for n, value in enumerate(rows)
-        if value
     ]
     bottom = HEAT_TOP + height * len(rows)
     step = max(round(40.0 / width), 1)

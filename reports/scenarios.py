@@ -18,15 +18,13 @@ from optimizer.plans.records import (
     engine_counts,
 )
 from optimizer.whatif.answer import Answer
-from reports.charts import WIDTH, Drawing, Mark, Path, Rect, Scale, Text, text_width
-from reports.document import Chart, Column, Detail, Document, Section, Table, said, table_of
-from reports.numbers import MISSING, exact, hourly, money, monthly, percent, signed_percent, significant
-from reports.text import capital, clean, fit, sentence
+from reports.document import Column, Detail, Document, Section, Table, said, table_of
+from reports.numbers import MISSING, exact, hourly, monthly, percent, signed_percent, significant
+from reports.text import capital, clean, sentence
 from search_spaces.quantities import BASE_UNIT, Kind, QuantityError
 from search_spaces.scenarios import LEVERS, lever_of, number_of
 
 from .alternatives import own_pools
-from .command_lines import command_words
 from .fleets import fleet_line
 
 QUANTILE: Final = "step_time_quantile"
@@ -119,23 +117,15 @@ def whatif_document(answers: Sequence[Document], remarks: Sequence[str], about: 
     return replace(first, sections=tuple(sections), positive=positive, about=tuple(about))
 
 
-def fleet_table(
-    columns: Sequence[Column | str], rows: Sequence[Sequence[str]], answers: Sequence[Answer], *, fleets: bool = True
-) -> Table:
-    """A table of answers: some columns, the fleet and, where any was simulated, the share that met the SLO.
-
-    fleets: whether the fleet has a column.
-    """
-    shows_shares = any(answer.attainment is not None for answer in answers)
+def fleet_table(columns: Sequence[Column | str], rows: Sequence[Sequence[str]], answers: Sequence[Answer]) -> Table:
+    """A table of answers: some columns, the fleet and, where any was simulated, the share that met the SLO."""
     cells = [
-        [
-            *row,
-            *([fleet_line(answer.pools) if answer.pools else MISSING] if fleets else ()),
-            *([percent(answer.attainment)] if shows_shares else ()),
-        ]
+        [*row, fleet_line(answer.pools) if answer.pools else MISSING, percent(answer.attainment)]
         for row, answer in zip(rows, answers, strict=True)
     ]
-    return table_of([*columns, *([FLEET] if fleets else ()), *(["#SLO met"] if shows_shares else ())], cells)
+    if all(answer.attainment is None for answer in answers):
+        return table_of([*columns, FLEET], [row[:-1] for row in cells])
+    return table_of([*columns, FLEET, "#SLO met"], cells)
 
 
 def cost_cell(answer: Answer) -> str:
@@ -143,7 +133,14 @@ def cost_cell(answer: Answer) -> str:
     return "no fleet" if answer.cost is None else hourly(answer.cost)
 
 
-def simulated_notes(answers: Sequence[Answer], noun: str = "rows") -> tuple[str, ...]:
+def fleet_notes(answers: Sequence[AnswerAt], *notes: str) -> tuple[str, ...]:
+    """Where there is no fleet and why, what simulation ruled out, notes of one's own, and what was simulated."""
+    having = [answer for _, answer in answers if answer.pools]
+    ruled_out = ruled_out_sentences(miss for answer in having for miss in answer.refuted)
+    return said(*no_fleet_sentences(answers), *ruled_out, *notes, *simulated_notes([answer for _, answer in answers]))
+
+
+def simulated_notes(answers: Sequence[Answer]) -> tuple[str, ...]:
     """What the share that met the SLO is, and how many fleets were simulated; none where there is no fleet."""
     having = [answer for answer in answers if answer.cost is not None]
     count = sum(answer.attainment is not None for answer in having)
@@ -151,10 +148,8 @@ def simulated_notes(answers: Sequence[Answer], noun: str = "rows") -> tuple[str,
         none = "Not simulated: a fleet may miss the SLO in simulation (pdplan optimize, or --verify N)."
         return (none,) if having else ()
     every = "Every fleet meets its SLO."
-    subset = (
-        f"The fleets of {count:,} of {len(having):,} {noun} were simulated and meet the SLO; the others are by formula "
-        "(--verify N)."
-    )
+    number = f"{count:,} of {len(having):,} fleets"
+    subset = f"{number} were simulated and meet the SLO; the others are by formula (--verify N)."
     meaning = "SLO met: share of fresh simulated requests within their limits."
     return meaning, every if count == len(having) else subset
 
@@ -202,10 +197,7 @@ def cost_words(first: float | None, last: float | None) -> str:
     return f"{hours} ({months}/month)"
 
 
-# --- the tornado ------------------------------------------------------------------------------------------------------
-
-MOST_LEVERS: Final = 16
-TORNADO_KEY: Final = "Upper bar: the lever lower; lower bar: higher; left of the line is cheaper."
+# --- moved levers -----------------------------------------------------------------------------------------------------
 
 
 def _ends(row: LeverSensitivity) -> tuple[tuple[str, float | None], tuple[str, float | None]]:
@@ -214,65 +206,6 @@ def _ends(row: LeverSensitivity) -> tuple[tuple[str, float | None], tuple[str, f
         (value_words(row.lever, row.low), row.usd_per_hour_low),
         (value_words(row.lever, row.high), row.usd_per_hour_high),
     )
-
-
-def moves(row: LeverSensitivity, base: float) -> bool:
-    """Whether a lever changes the cost at hand [$/h], or leaves no fleet."""
-    return any(cost is None or abs(cost - base) > 1e-9 * base for _, cost in _ends(row))
-
-
-def depends_words(rows: Sequence[LeverSensitivity], base: float) -> str:
-    """What the cost at hand [$/h] depends on most, or which lever leaves no fleet; empty where no lever moves it."""
-    none = (row for row in rows if None in {row.usd_per_hour_low, row.usd_per_hour_high})
-    row = next(none, rows[0])
-    if not moves(row, base):
-        return ""
-    lever = lever_words(row.lever)
-    name = lever if lever == "burstiness" else f"the {lever}"
-    without = next((value for value, cost in _ends(row) if cost is None), None)
-    if without is not None:
-        return f"With {name} at {without}, no fleet meets the SLO"
-    costs = [base, *(cost for _, cost in _ends(row) if cost is not None)]
-    return f"The cost depends most on {name}: {hourly(min(costs))} to {hourly(max(costs))}"
-
-
-def draw_tornado(rows: Sequence[LeverSensitivity], base: float) -> Drawing:
-    """Draw two bars for each lever from the line of the cost at hand [$/h]: the upper for the lower value.
-
-    Levers that move nothing have none, unless none moves anything.
-    """
-    rows = ([row for row in rows if moves(row, base)] or list(rows))[:MOST_LEVERS]
-    costs = [base, *(cost for row in rows for _, cost in _ends(row) if cost is not None)]
-    least = 0.1 * base  # so that a bar of a hundredth of the price looks like one
-    scale = Scale(min(*costs, base - least), max(*costs, base + least), 0, WIDTH)
-    marks: list[Mark] = []
-    for number, row in enumerate(rows):
-        marks += _lever_marks(row, base, scale, 2.0 + 42.0 * number)
-    y = 2.0 + 42.0 * len(rows)
-    marks.append(Text(min(max(scale(base), 30.0), WIDTH - 30.0), y + 12, hourly(base), "muted", "middle"))
-    return Drawing(WIDTH, y + 16, tuple(marks))
-
-
-def _lever_marks(row: LeverSensitivity, base: float, scale: Scale, y: float) -> list[Mark]:
-    ends, name = _ends(row), lever_words(row.lever)
-    note = " · ".join("no fleet" if cost is None else money(cost) for _, cost in ends)
-    room = int((WIDTH - text_width(note) - 12) / text_width("n"))
-    marks: list[Mark] = [
-        Text(0, y + 11, fit(f"{name}, {ends[0][0]} to {ends[1][0]}", max(8, room)), "label"),
-        Text(WIDTH, y + 11, note, "label", "end"),
-        Rect(0, y + 17, WIDTH, 15, "track"),
-    ]
-    at = scale(base)
-    for number, (value, cost) in enumerate(ends):
-        top, tip = y + 18 + 7 * number, f"{name} at {value} {'no fleet' if cost is None else hourly(cost)}"
-        to = WIDTH if cost is None else scale(cost)
-        if cost is not None and abs(to - at) < 0.5:
-            marks.append(Rect(at - 1, top, 2, 6, "other", tip))
-        else:
-            marks.append(Rect(min(at, to), top, abs(to - at), 6, "over" if to > at else "good", tip))
-        if cost is None:
-            marks.append(Path(((WIDTH - 6, top), (WIDTH - 1, top + 3), (WIDTH - 6, top + 6)), "clipped"))
-    return [*marks, Path(((at, y + 15), (at, y + 34)), "drop")]
 
 
 # --- prices -----------------------------------------------------------------------------------------------------------
@@ -323,29 +256,37 @@ def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:
 def base_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     """Say which fleets the section's costs are of, and how the recommended one stands to them."""
     own, base = hourly(plan.cost_usd_per_hour), hourly(sensitivity.usd_per_hour)
-    opening = "One lever moves at a time, by formula. Costs are of the cheapest fleet by formula, now"
+    few = " of one pool, or of a prefill and a decode pool" * (len(sensitivity.pools) <= 2)
+    opening = f"One lever moves at a time, by formula. Costs are of the cheapest fleet{few}, now {base}"
     if own == base:
-        return f"{opening} the recommended one: {own}."
+        return f"{opening}, the recommended one."
     simulated_fleets = [] if plan.simulation is None else plan.simulation.others
     missed = any(_alike(fleet.pools, sensitivity.pools) and not fleet.held for fleet in simulated_fleets)
     unconfirmed = ", as simulation did not confirm that one" if missed else ""
-    return f"{opening} {base}. The recommended fleet costs {own}{unconfirmed}."
+    return f"{opening}. The recommended fleet costs {own}{unconfirmed}."
 
 
 def swing_sentence(sensitivity: Sensitivity) -> str:
-    """Say which lever moves the cost most."""
-    no_swing = f"No lever changes the cost within {percent(sensitivity.share)}: this fleet has room"
-    return depends_words(sensitivity.levers, sensitivity.usd_per_hour) or no_swing
+    """Say which lever moves the cost most, or leaves no fleet."""
+    base = sensitivity.usd_per_hour
+    costs = {row.lever: [base, row.usd_per_hour_low, row.usd_per_hour_high] for row in sensitivity.levers}
+    row = next((row for row in sensitivity.levers if None in costs[row.lever]), sensitivity.levers[0])
+    lever, ends = lever_words(row.lever), [cost for cost in costs[row.lever] if cost is not None]
+    name = lever if lever == "burstiness" else f"the {lever}"
+    without = next((value for value, cost in _ends(row) if cost is None), None)
+    if without is not None:
+        return f"With {name} at {without}, no fleet meets the SLO"
+    if max(ends) - min(ends) <= 1e-9 * base:
+        return f"No lever changes the cost within {percent(sensitivity.share)}: this fleet has room"
+    return f"The cost depends most on {name}: {hourly(min(ends))} to {hourly(max(ends))}"
 
 
 def sensitivity_section(plan: Plan) -> Section:
-    """The section of a plan that has a fleet; empty where no lever was moved, unless that was asked for."""
+    """The section of a plan that has a fleet; where no lever was moved, what moves them."""
     sensitivity = plan.sensitivity
     if sensitivity is None:
-        options = {"--sensitivity", "thorough", "--effort=thorough"}
-        is_asked = plan.objective == "min_cost" and options & {*command_words(plan)}
-        none = "Not worked out: no fleet of one colocated pool or one pair of pools answers this; pdplan whatif --full "
-        return Section("Sensitivity", (f"{none}searches all.",) * bool(is_asked), detail=Detail.PAGE)
+        none = "Not worked out for this plan; pdplan whatif moves prices, demand, SLOs and limits."
+        return Section("Sensitivity", (none,), detail=Detail.PAGE)
     changes = [(row, flip) for row in sensitivity.levers for flip in row.flips]
     sentences = (
         break_even_sentence(plan, sensitivity),
@@ -364,13 +305,13 @@ def sensitivity_section(plan: Plan) -> Section:
         )
         for row, flip in changes
     ]
-    table = table_of(("lever", "#now", "#same kind at", "#another at", "which", "#$/h fleet"), cells)
+    which = Column("cheapest from there on", shrink=True, lines=4)
+    table = table_of(("lever", "#now", "#same engines up to", "#others from", which, "#$/h fleet"), cells)
     where = Section("Levers that make another fleet the cheapest", table=table)
     return Section(
         "Sensitivity",
         (base_sentence(plan, sensitivity), *(f"{text}." for text in said(*sentences))),
         levers_table(sensitivity.levers, sensitivity.usd_per_hour),
-        charts=_tornado_chart(sensitivity),
         sections=(*((_prices_section(sensitivity),) if sensitivity.break_even else ()), *((where,) if changes else ())),
     )
 
@@ -387,16 +328,6 @@ def levers_table(levers: Sequence[LeverSensitivity], base: float | None) -> Tabl
             cells += [value, hourly(cost), swing]
         rows.append(cells)
     return table_of(columns, rows)
-
-
-def _tornado_chart(sensitivity: Sensitivity) -> tuple[Chart, ...]:
-    """The swing of every lever; none where none was moved."""
-    rows, base = sensitivity.levers, sensitivity.usd_per_hour
-    if not rows:
-        return ()
-    still = [lever_words(row.lever) for row in rows if not moves(row, base)]
-    caption = f"{TORNADO_KEY} Not moved by: {', '.join(still)}." if still else TORNADO_KEY
-    return (Chart(swing_sentence(sensitivity), caption, draw_tornado(rows, base), levers_table(rows, base)),)
 
 
 def _prices_section(sensitivity: Sensitivity) -> Section:

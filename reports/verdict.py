@@ -45,7 +45,7 @@ from .question import (
     slo_name,
     speed_words,
 )
-from .slos import misses_used, requests_of, tightest, tightest_first
+from .slos import missed_classes, misses_used, requests_of, tightest, tightest_first
 from .text import clean, sentence
 
 UNSEEN_GAP: Final = 5e-4
@@ -117,8 +117,10 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
     """Say whether slow GPUs miss the SLO, and what a fleet costs that meets it; empty where nothing is known.
 
     label: whose risk it is; subject: what the fleet is called. By the plan's error bars, where it
-    states no safe fleet. A plan for slow or quick GPUs says so.
+    states no safe fleet. A plan for slow or quick GPUs says so; a fleet that misses the SLO anyway has no risk of that.
     """
+    if missed_classes(plan):
+        return ""
     if plan.confidence:
         return f"Figures are for GPUs {speed_words(plan)} (confidence: {plan.confidence:g})."
     if plan.safe is not None:
@@ -235,36 +237,24 @@ def prefix_sentence(plan: Plan) -> str:
             f"Prefix cache: the KV memory keeps a prefix for {keeps}. The stated {best} of the input tokens are found "
             "in it if each prefix is used again within that time."
         )
-    simulated_words = f" ({percent(plan.simulation.prefix_hit_share)} simulated)" if plan.simulation is not None else ""
-    share_words = f"Prefix cache: {percent(cache.sustained)} of the input tokens are"
-    tier_words = _tier_words(inputs_of(plan, "kv_cache_tier"), used=cache.read > 0.0)
-    if cache.read:
-        in_memory = percent(max(cache.sustained - cache.read, 0.0))
-        return (
-            f"{share_words} not computed again{simulated_words}: {in_memory} are found in GPU memory and "
-            f"{percent(cache.read)} in the KV cache tier; the traffic allows {best}. The tier keeps unused prefixes "
-            f"for {keeps}.{tier_words}"
-        )
-    allowed = "as many as" if cache.at_best - cache.sustained < AS_GOOD else f"of {best} that"
-    share_words = f"{share_words} found in it{simulated_words}, {allowed} the traffic allows"
-    return f"{share_words}; the KV memory keeps unused prefixes for {keeps}.{tier_words}"
+    tier = inputs_of(plan, "kv_cache_tier")
+    in_tier = f" ({percent(cache.read)} in the KV cache tier)" if tier.get("capacity_per_gpu") else ""
+    in_simulation = "" if plan.simulation is None else f", {percent(plan.simulation.prefix_hit_share)} in simulation"
+    return (
+        f"Prefix cache: {percent(cache.sustained)} of the input tokens are found in it{in_tier}{in_simulation}; "
+        f"the traffic allows {best}. Unused prefixes are kept for {keeps}.{_tier_words(tier)}"
+    )
 
 
-def _tier_words(tier: Mapping[str, Any], *, used: bool) -> str:
-    """Say how large a KV cache tier is, and what it takes; used: whether prompts are read from it."""
+def _tier_words(tier: Mapping[str, Any]) -> str:
+    """Say how large a KV cache tier is, and what it takes; empty where there is none."""
     if not tier.get("capacity_per_gpu"):
         return ""
     place = "in a store that replicas share" if tier.get("shared") else "of host memory"
-    nothing = "" if used else " The KV cache tier adds nothing here."
     service = " No deployment files start that store." if tier.get("shared") else ""
-    gpu_share = f"{size(tier['capacity_per_gpu'])} {place} per GPU"
     usd = usd_per_gpu(tier["capacity_per_gpu"], tier.get("price_per_gib", 0.0))
     price = f"it costs {hourly(usd)} per GPU" if usd else "no price is counted"
-    return f"{nothing} KV cache tier: {gpu_share}; {price}.{service}"
-
-
-AS_GOOD: Final = 0.02
-"""Share of the input tokens below which what is not found is no loss to speak of [1]."""
+    return f" KV cache tier: {size(tier['capacity_per_gpu'])} {place} per GPU; {price}.{service}"
 
 
 def waste_sentence(plan: Plan) -> str:

@@ -1,8 +1,7 @@
 """Files that appear whole or not at all: written beside their place, all of them, and only then put into it.
 
 Nothing is replaced that pdplan did not write: a file of the user's own is refused before the work, unless its owner
-says --force; a file that is read, a plan in the place of something else, and what a link leads to outside a folder,
-even then.
+says --force; a file that is read, and what a link leads to outside a folder, even then.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Final
 
 from costmodel.errors import InputError
 from costmodel.units import MIB
-from search_spaces.files import LARGEST_RESULTS, open_file, read_file, shown_path
+from search_spaces.files import LARGEST_RESULTS, read_file, shown_path
 
 PLAN_FILE: Final = "plan.json"
 REPORT_FILE: Final = "report.html"
@@ -29,41 +28,26 @@ EVALUATION_PAGE: Final = "evaluation.html"
 _UNFINISHED: Final[set[Path]] = set()
 """Files that were begun and are not in their place yet."""
 
-_HEAD_BYTES: Final = 200
-_RECORD_HEAD: Final = re.compile(rb'\s*\{\s*"schema"\s*:\s*"pdplan\.(plan|evaluation)/')
-_PAGE_HEAD: Final = b"<!DOCTYPE html>"
-_PAGE_TWIN: Final = re.compile(rb'<script type="application/json" id="[a-z]+">\{"schema":"pdplan\.(plan|evaluation)/')
+_WRITTEN: Final = re.compile(
+    rb'(?:\s*\{\s*|<!DOCTYPE html>.*<script type="application/json" id="[a-z]+">\{)'
+    rb'"schema"\s*:\s*"pdplan\.(plan|evaluation)/',
+    re.DOTALL,
+)
+"""How a record of any version begins, and the page that holds one."""
 
 
-def first_bytes(path: Path, most: int) -> bytes:
-    """The first bytes of a file, at most so many; none of one that cannot be read."""
+def written_kind(path: Path) -> str:
+    """What pdplan wrote into a file, "plan" or "evaluation", as JSON or as a page; empty for anything else."""
     try:
-        with open_file(path) as stream:
-            return stream.read(most)
+        match = _WRITTEN.match(read_file(path, LARGEST_RESULTS))
     except InputError:
-        return b""
-
-
-def is_record(path: Path, kind: str = "plan") -> bool:
-    """Whether the file is a plan, or an evaluation, of any version: they begin with their schema; no more is read."""
-    head = _RECORD_HEAD.match(first_bytes(path, _HEAD_BYTES))
-    return head is not None and head[1].decode() == kind
-
-
-def is_report(path: Path, kind: str = "plan") -> bool:
-    """Whether the file is the page of a plan, or of an evaluation, which holds its record too."""
-    try:
-        page = read_file(path, LARGEST_RESULTS)
-    except InputError:
-        return False
-    twin = _PAGE_TWIN.search(page)
-    return page.startswith(_PAGE_HEAD) and twin is not None and twin[1].decode() == kind
+        return ""
+    return match[1].decode() if match else ""
 
 
 def is_output(path: Path) -> bool:
     """Whether a file of a plan's or an evaluation's folder is what pdplan writes under its name."""
-    kind = "plan" if path.name in {PLAN_FILE, REPORT_FILE} else "evaluation"
-    return is_report(path, kind) if path.suffix == ".html" else is_record(path, kind)
+    return written_kind(path) == ("plan" if path.name in {PLAN_FILE, REPORT_FILE} else "evaluation")
 
 
 def write_whole(texts: Mapping[Path, str | bytes]) -> None:
@@ -110,11 +94,8 @@ def _identity(path: Path) -> object:
     return status.st_dev, status.st_ino
 
 
-def check_target(path: Path, *, force: bool, is_plan: bool = False) -> None:
-    """Raise InputError unless a file may be written here; asked before long work, not after it.
-
-    is_plan: whether it is one; a plan in the place of another file is kept.
-    """
+def check_target(path: Path, *, force: bool) -> None:
+    """Raise InputError unless a file may be written here; asked before long work, not after it."""
     try:
         if path.is_dir():
             raise InputError(f"{path} is a folder; name a file in it")
@@ -122,8 +103,6 @@ def check_target(path: Path, *, force: bool, is_plan: bool = False) -> None:
             raise InputError(f"{path} is not a regular file; choose another name")
         if path.is_symlink() and not path.exists():
             raise InputError(f"{path} is a link that leads nowhere; choose another name")
-        if not is_plan and is_record(path):
-            raise InputError(f"{path} is a plan, which the file would replace; choose another name")
         check_free(path, force=force)
         _try_a_file_in(Path(os.path.realpath(path)).parent)
     except OSError as error:
@@ -149,7 +128,7 @@ def check_directory(directory: Path, names: Iterable[str], *, force: bool) -> No
     except OSError as error:
         raise InputError(f"{directory} cannot be written: {error.strerror}") from error
     for path in paths if directory.exists() else ():
-        check_target(path, force=True, is_plan=True)
+        check_target(path, force=True)
     check_origin(directory, paths, None if force else is_output, ", or replace it with --force")
 
 

@@ -122,7 +122,7 @@ def simulated(plan: Plan) -> Plan:
 
 
 def with_sensitivity(plan: Plan) -> Plan:
-    """The plan with a tornado of four levers, a price that another fleet takes over at, and one that none does."""
+    """The plan with four levers that are moved, a price that another fleet takes over at, and one that none does."""
     found = Sensitivity.model_validate_json((PLANS / "sensitivity.json").read_bytes())
     return plan.model_copy(update={"sensitivity": found})
 

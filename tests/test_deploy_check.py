@@ -100,11 +100,11 @@ PLANNED = "kind: Pod\nmetadata:\n  name: a\nargs:\n- --max\n- '1'\n"
     [
         ("'1'", "'2'", " - --max\n-- '1'\n+- '2'"),
         ("- '1'\n", "", " - --max\n-- '1'"),
-        ("  name: a\n", "  name: a\n  labels: {}\n  spec: 1\n", "   name: a\n+  labels: {}\n+  spec: 1\n args:"),
+        ("  name: a\n", "  name: a\n  labels: {}\n  spec: 1\n", "   name: a\n+  spec: 1\n args:"),
         ("  name: a\n", "  name: a\n  labels:\n    x: y\n", ""),
-        ("  name: a\nargs:\n", "  labels:\n    x: y\n  name: a\nargs:\n  evil: 1\n", " args:\n+  evil: 1\n - --max"),
-        ("  name: a\n", "  labels:\n    name: a\n", " metadata:\n-  name: a\n+  labels:\n+    name: a\n args:"),
-        ("args:\n", "args:\n  labels: {}\n", " args:\n+  labels: {}\n - --max"),
+        ("  name: a\n", "  labels:\n    x: y\n  name: b\n", " metadata:\n-  name: a\n+  name: b\n args:"),
+        ("  name: a\n", "  labels:\n    name: a\n", " kind: Pod\n-metadata:\n-  name: a\n+metadata: {}\n args:"),
+        ("- '1'", '-   "1"  # as planned', ""),
     ],
 )
 def test_a_difference_is_as_diff_has_it(old: str, new: str, place: str) -> None:

@@ -63,7 +63,7 @@ def test_the_page_shows_what_the_program_prints(page: Path, tmp_path: Path, monk
 
 def test_every_question_has_a_sample() -> None:
     commands = " ".join(command for page in PAGES for command, _ in SAMPLE.findall(page.read_text("utf-8")))
-    for option in ("--vary", "--scenario", "--break-even", "--shadow-prices", "--tornado", "--slack", "--chunk"):
+    for option in ("--vary", "--scenario", "--break-even", "--shadow-prices", "--slack", "--chunk"):
         assert f" {option} " in commands
     for name in ("buy", "autoscale", "resilience", "frontier", "map"):
         assert f"pdplan {name} " in commands

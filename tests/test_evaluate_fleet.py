@@ -77,10 +77,7 @@ def test_one_that_is_too_large_says_by_how_much(short_runs: None, tmp_path: Path
     said = " ".join(terminal_view(evaluation_document(evaluation)).split())
     assert "at 6 req/s of " in said
     assert "It costs $11.97/h ($8,738/month): $4.07 per million output tokens at " in said
-    assert (
-        "with 2 fewer replicas in colocated-1 the fleet still meets the SLO, for $3.99/h in all (-$7.98/h, -66.7 %)."
-        in said
-    )
+    assert "the fleet needs 1 × colocated-1 (now 3), for $3.99/h in all (-$7.98/h, -66.7 %)." in said
     risk = "If these GPUs are as slow as the worst 5 % of our predictions, this fleet still meets the SLO, by formula."
     assert f" Risk: {risk} " in said
     assert "Cheapest fleet found by formula: 1 colocated replica of 1 H100 GPU for $3.99/h, $7.98/h less" in said
@@ -97,7 +94,7 @@ def test_one_with_a_pool_that_others_can_replace_is_told_so(short_runs: None, tm
     evaluation = evaluated(tmp_path, POOL, POOL | {"replicas": 2, "tensor_parallel": 4})
     assert [(pool.replicas, pool.needed) for pool in evaluation.provisioning.pools] == [(2, 1), (2, 0)]
     advice = provisioning_sentence(evaluation.provisioning, evaluation.plan)
-    assert "with 1 fewer replica in colocated-1 and without colocated-2 the fleet still meets the SLO, for " in advice
+    assert "the fleet needs 1 × colocated-1 (now 2) and 0 × colocated-2 (now 2), for " in advice
     assert evaluation.provisioning.cost_usd_per_hour == pytest.approx(3.99)
 
 
@@ -134,7 +131,7 @@ def test_one_that_is_overloaded_says_what_it_lacks(short_runs: None, tmp_path: P
     said = " ".join(terminal_view(evaluation_document(evaluation)).split())
     assert "Misses the SLO: " in said
     assert "Binds first: prefill-1 gets " in said
-    assert f"{prefill.needed - 1} more replica" in said
+    assert f"the fleet needs {prefill.needed} × prefill-1 (now 1)" in said
 
 
 def test_one_that_is_far_too_small_is_told_what_twice_the_traffic_needs(short_runs: None, tmp_path: Path) -> None:

@@ -129,9 +129,7 @@ def test_when_an_slo_was_missed(tmp_path: Path, capsys: pytest.CaptureFixture[st
         "share": 0.5,
     }
     assert "misses the plan's SLO by TTFT: TTFT within 600 ms for 92.5 %; the goal is 95 %." in value["sentence"]
-    assert run(
-        ["validate", "--prometheus", str(tmp_path / "prometheus.json"), "--against", str(tmp_path / "plan.json")]
-    )
+    assert run(["validate", "--prometheus", str(tmp_path / "prometheus.json"), "--plan", str(tmp_path / "plan.json")])
     shown = capsys.readouterr().out
     assert "2026-05-01 08:04 UTC" in shown
     assert shown.rstrip().endswith("(`benchmark/run.sh`) to see what predictions are off.")

@@ -60,7 +60,7 @@ def test_pools_sum_to_the_difference_of_the_price(before: str, after: str) -> No
     assert total == pytest.approx((found.price.after or 0.0) - (found.price.before or 0.0), abs=1e-6)
 
 
-def test_the_command_writes_each_format_and_keeps_plans(tmp_path: Path) -> None:
+def test_the_command_writes_each_format(tmp_path: Path) -> None:
     before, after = str(PLANS / "disaggregated.json"), str(PLANS / "colocated.json")
     runner = CliRunner()
 
@@ -77,10 +77,6 @@ def test_the_command_writes_each_format_and_keeps_plans(tmp_path: Path) -> None:
     for name, text in (("d.html", page), ("d.md", render_markdown(found))):
         run("-o", str(tmp_path / name))
         assert (tmp_path / name).read_text("utf-8") == text
-    copy = tmp_path / "plan.json"
-    copy.write_bytes((PLANS / "colocated.json").read_bytes())
-    with pytest.raises(Exception, match="is a plan, which the file would replace"):
-        run("-o", str(copy), "--force")
 
 
 @pytest.mark.parametrize("after", ["colocated", "infeasible"])

@@ -6,7 +6,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from html.parser import HTMLParser
 
 import pytest
@@ -16,7 +16,7 @@ from optimizer.plans.plan import Plan
 from reports import numbers
 from reports.alternatives import distinct_alternatives
 from reports.answers.plan import plan_page
-from reports.answers.plan_charts import attainable, length_map, loads
+from reports.answers.plan_charts import attainable, loads, met_by_length
 from reports.limits import tightest_limits
 from reports.slos import tails_of_limits
 from tests.golden_files import assert_golden
@@ -111,13 +111,13 @@ def test_a_simulated_page_has_every_section_and_its_charts_with_their_data() -> 
     page = plan_page(simulated(load("disaggregated")))
     assert page == plan_page(simulated(load("disaggregated")))
     walker = walk(page)
-    names = {"fleet", "cost-and-goodput", "slos", "what-binds", "alternatives", "workload"}
-    assert names | {"how-it-is-routed", "settings", "trust", "plan"} == set(walker.ids)
+    names = {"fleet", "cost-and-goodput", "slos", "what-binds", "alternatives", "sensitivity"}
+    assert names | {"how-it-is-routed", "workload", "settings", "trust", "plan"} == set(walker.ids)
     links = {value[1:] for tag, attribute, value in walker.attributes if tag == "a" and attribute == "href" and value}
     assert links
     assert links <= set(walker.ids)
     labels = [value or "" for tag, name, value in walker.attributes if tag == "svg" and name == "aria-label"]
-    assert page.count("<figure") == page.count("<details><summary>Data") == len(set(labels)) == 7
+    assert page.count("<figure") == page.count("<details><summary>Data") == len(set(labels)) == 6
 
 
 # --- every number with a unit that a reader sees is one of the plan's, or follows from them by a rule named here
@@ -163,8 +163,6 @@ def derived(plan: Plan) -> Iterator[float]:
     if plan.ttft_s is not None:
         yield from (move.seconds_per_request / plan.ttft_s.p50 for move in plan.transfers)
     yield from (attainable(pool.operating_point) for pool in plan.pools)
-    load = plan.workload
-    yield from length_map(load.isl, load.osl, load.share).shares.values()
     sums: dict[tuple[str, ...], list[float]] = {}
     for route in plan.routing:
         for stage, fractions in {"prefill": route.prefill, "decode": route.decode}.items():
@@ -175,10 +173,11 @@ def derived(plan: Plan) -> Iterator[float]:
                     sums[key] = [share + weight, met + weight * route.attainment]
     yield from (number for share, met in sums.values() if share for number in (share, met / share))
     for item in plan.classes:
-        yield from met_by_length(plan, item.name)
+        routes = [route for route in plan.routing if route.slo_class == item.name and route.share > 0]
+        yield from met_by_length(routes)[2].ravel().tolist() if routes else ()
     for pool in plan.pools:
         yield max(pool.operating_point.utilization.values())
-    yield from (share for point in loads(plan) for share in point.used.values())
+    yield from (share for _, classes, _ in loads(plan) for share in tails_of_limits(classes, plan.classes).values())
     yield from moved(plan)
     yield from of_tried_fleets(plan)
 
@@ -192,13 +191,6 @@ def of_tried_fleets(plan: Plan) -> Iterator[float]:
         *(row.latencies for row in (*tried, *plan.alternatives)),
     ):
         yield from tails_of_limits(latencies, plan.classes).values()
-
-
-def met_by_length(plan: Plan, name: str) -> Iterable[float]:
-    routes = [route for route in plan.routing if route.slo_class == name and route.share > 0]
-    met = [route.attainment * route.share for route in routes]
-    lengths = [route.isl for route in routes], [route.osl for route in routes]
-    return length_map(*lengths, met, [route.share for route in routes]).shares.values()
 
 
 def moved(plan: Plan) -> Iterator[float]:

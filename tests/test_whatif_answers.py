@@ -129,7 +129,7 @@ def test_goals_of_attainment_are_below_one(high: float, hint: str) -> None:
         frontier(small(), "attainment", (0.5, high))
 
 
-# --- shadow prices, tornado, near-optimal ---------------------------------------------------------------------------
+# --- shadow prices, levers, near-optimal ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

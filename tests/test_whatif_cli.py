@@ -156,7 +156,7 @@ from distributed import LocalCluster
 from pdplan.cli import run
 if __name__ == "__main__":
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs=50) as cluster:
-        run([*sys.argv[1:], "--backend", "dask", "--address", cluster.scheduler_address])
+        run([*sys.argv[1:], "--address", cluster.scheduler_address])
 """
 
 

@@ -19,7 +19,7 @@ from optimizer.recommend.optimize import optimize
 from optimizer.whatif import curves, solver
 from optimizer.whatif.answer import RESOLUTION, Answer, ScenarioAnswer, ScenarioEffort, nothing
 from optimizer.whatif.curves import frontier
-from optimizer.whatif.sensitivity import break_even, levers, near_optimal, sensitivity, tornado
+from optimizer.whatif.sensitivity import break_even, near_optimal, sensitivity
 from optimizer.whatif.solver import answer, run_sweep, sweep_of
 from reports.answers.curves import break_even_document, curve_record, frontier_document, frontier_rows
 from reports.answers.whatif import sweep_document
@@ -28,7 +28,7 @@ from reports.rows import columns_csv, row_columns
 from reports.views import terminal_view
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
-from search_spaces.scenarios import lever_of, parse_axis
+from search_spaces.scenarios import parse_axis
 from tests.running import THREE_GPUS, demand
 
 BASE = Path()
@@ -180,18 +180,6 @@ def test_rows_of_one_fleet_share_what_was_seen_of_it(tight: Problem, judge: Judg
     rows = swept(tight, 4, "price.H100=1:4:7")
     assert len(looked) == 1
     assert [row.answer.attainment for row in rows] == [0.995] * 7
-
-
-@pytest.mark.parametrize("looks", [1, 2, 3])
-def test_both_ends_of_a_lever_are_simulated_or_neither(tight: Problem, judge: Judge, looks: int) -> None:
-    """One look for both; along a price, where the fleet at hand is one of the two, they cost none."""
-    judge(one_replica_misses)
-    rows = tornado(tight, levers(tight), looks=looks)
-    assert rows[0].answers[0].attainment == 1.0
-    simulated = {row.key for row in rows if row.answers[1].attainment is not None}
-    assert simulated == {row.key for row in rows if row.answers[2].attainment is not None}
-    assert simulated >= {row.key for row in rows if lever_of(row.key).cheap}
-    assert len([key for key in simulated if not lever_of(key).cheap]) == looks - 1
 
 
 def test_the_cheapest_of_near_optimal_fleets_are_simulated_first(judge: Judge) -> None:

@@ -1,7 +1,6 @@
 """The answers of whatif, frontier and map.
 
-An `Answer` is the best fleet of one scenario. A sweep has one per scenario, a curve one per `Step` along a lever, a
-tornado three per lever.
+An `Answer` is the best fleet of one scenario. A sweep has one per scenario, a curve one per `Step` along a lever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the least cost depends on everything else: tornado, break-even values, near-optimal fleets, shadow prices.
+"""How the least cost depends on everything else: moved levers, break-even values, near-optimal fleets, shadow prices.
 
 Break-even: along a price the cost of each fleet is a straight line, and two fleets meet where their lines cross (Eisner
 and Severance 1976). Along any other lever the range is halved wherever the fleets at its ends differ.
@@ -57,41 +57,38 @@ from .answer import (
     ScenarioEffort,
     ShadowPrice,
     Step,
-    swing,
 )
 from .solver import answer, answer_of_plan, demand_of, is_simple, slow_instance, solve_scenarios
 
 STEP_TIME: Final = "step_time_quantile"
 """Lever of the step times: their quantile within the errors of past predictions."""
 SHARE: Final = 0.2
-"""By how much each lever of a tornado moves in either direction [1]."""
+"""By how much each lever moves in either direction [1]."""
 WIDER: Final = tuple(2**step for step in range(CANDIDATES + 1))
 """GPUs, or per cent, by which a limit is widened in whole fleets, until it saves something."""
 
 
-# --- the tornado ------------------------------------------------------------------------------------------------------
+# --- levers -----------------------------------------------------------------------------------------------------------
 
 
-def levers(
-    problem: Problem, share: float = SHARE, effort: ScenarioEffort = ScenarioEffort.SIMPLE
-) -> Iterator[MovedLever]:
-    """Levers worth asking about, `share` lower and higher than they are; factors stand at 1.
+def levers(problem: Problem) -> Iterator[MovedLever]:
+    """Levers worth asking about, SHARE lower and higher than they are; factors stand at 1.
 
     Lengths grow no further than the model's context, shares no further than 1. Step times go over the interval of their
-    errors, where fleets are by formula.
+    errors.
     """
     load = problem.workload
     longest = problem.model.max_position / load.max_tokens if problem.model.max_position else float("inf")
 
     def lever(key: str, value: float, most: float = float("inf")) -> MovedLever:
-        return MovedLever(key, value, value * (1.0 - share), max(min(value * (1.0 + share), most), value))
+        return MovedLever(key, value, value * (1.0 - SHARE), max(min(value * (1.0 + SHARE), most), value))
 
     for offer in problem.offers:
         yield lever(f"price.{offer.accelerator.name}", offer.usd_per_hour)
     limited = [metric for metric in Metric if any(metric in slo.limits for slo in problem.slos)]
     for key in ("rate_scale", "isl_scale", "osl_scale", *(f"{metric}_scale" for metric in limited), "link_scale"):
         yield lever(key, 1.0, longest if key in {"isl_scale", "osl_scale"} else float("inf"))
-    if effort is not ScenarioEffort.SIMULATED and is_simple(problem):
+    if is_simple(problem):
         yield MovedLever(STEP_TIME, slow_end(problem.confidence), *ENDS)
     yield lever("burstiness", load.burstiness)
     if load.prefix_hit_share > 0.0 and load.sessions is None:
@@ -100,28 +97,6 @@ def levers(
         limit = own_value(problem, key)
         if limit is not None:
             yield lever(key, limit)
-
-
-def tornado(
-    problem: Problem, levers: Iterable[MovedLever], effort: ScenarioEffort = ScenarioEffort.SIMPLE, looks: int = 0
-) -> list[MovedLever]:
-    """The cost with each lever lower and higher, all else unchanged; the largest swing first.
-
-    looks: how many costs are confirmed by simulation: the present one, then those of the largest swings, both ends of a
-    lever or neither.
-    """
-    rows = list(levers)
-
-    def groups(answers: Sequence[Answer]) -> list[tuple[int, ...]]:
-        """At hand, then both ends of each lever."""
-        pairs = [(low, low + 1) for low in range(1, len(answers), 2)]
-        return [(0,), *sorted(pairs, key=lambda pair: -swing([answers[0], *(answers[end] for end in pair)]))]
-
-    ends = [Scenario("", {row.key: end}) for row in rows for end in (row.low, row.high)]
-    here, *answers = solve_scenarios(problem, [Scenario("", {}), *ends], effort, looks, groups)
-    pairs = zip(rows, answers[::2], answers[1::2], strict=True)
-    moved = [replace(row, answers=(here, low, high)) for row, low, high in pairs]
-    return sorted(moved, key=lambda row: -row.swing)
 
 
 # --- break-even values ------------------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def dask_executor(address: str) -> Iterator[tuple[Executor, int]]:
     try:
         from distributed import Client
     except ImportError:
-        raise InputError("--backend dask needs Dask; install it with: pip install 'pdplan[dask]'") from None
+        raise InputError("--address needs Dask; install it with: pip install 'pdplan[dask]'") from None
     try:
         client = Client(address, timeout="10s")
     except (OSError, TimeoutError, ValueError) as error:

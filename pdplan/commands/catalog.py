@@ -43,7 +43,7 @@ ALL_PRICES = "all"
 )
 @json_option
 @with_console
-def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices: str | None, as_json: bool) -> None:
+def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices: str | None) -> int:
     """Examples:
 
     \b
@@ -62,18 +62,16 @@ def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices:
     catalog_entries, basis = load_catalog(catalog, None if all_prices else prices), basis_of(prices)
     if name is None:
         accelerators = list(catalog_entries.accelerators.values())
-        console.show([_entry(gpu, basis) for gpu in accelerators] if as_json else _gpu_list(accelerators, basis))
-        return
+        return console.answer(_gpu_list(accelerators, basis), [_entry(gpu, basis) for gpu in accelerators])
     with value_of("NAME"):
         accelerator = catalog_entries.accelerator(name)
     if all_prices or (prices is not None and basis is None):
         own = {} if all_prices else catalog_entries.own_quotes(Path(str(prices)))
         quotes = (shipped_quotes() if all_prices else own).get(accelerator.name, ())
         rows = [quote.model_dump(mode="json") for quote in quotes]
-        console.show(rows if as_json else _quote_page(accelerator, quotes))
-        return
+        return console.answer(_quote_page(accelerator, quotes), rows)
     entry = _entry(accelerator, basis)
-    console.show(entry if as_json else _gpu_page(entry))
+    return console.answer(_gpu_page(entry), entry)
 
 
 def _entry(accelerator: Accelerator, basis: PriceBasis | None) -> dict[str, Any]:
@@ -205,7 +203,6 @@ def _link(link: dict[str, float]) -> str:
 
 @click.command(short_help="List the models of the catalog, or show one.")
 @click.argument("name", required=False)
-@click.option("--from", "config", metavar="CONFIG", help="The same as NAME.")
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write an architecture file of NAME, to be completed.")
 @click.option("--check", is_flag=True, help="Count the parameters of NAME by transformers too (pdplan[transformers]).")
 @json_option
@@ -216,10 +213,8 @@ def models(
     /,
     *,
     name: str | None,
-    config: str | None,
     output: Path | None,
     check: bool,
-    as_json: bool,
     force: bool,
 ) -> ExitCode:
     """Examples:
@@ -251,7 +246,6 @@ def models(
         names_with,
     )
 
-    name = name or config
     if output is not None:
         if name is None:
             raise InputError("-o FILE writes the architecture file of one model; name it, such as a config.json")
@@ -264,16 +258,14 @@ def models(
     if check:
         if name is None:
             raise InputError("--check counts the parameters of one model; name it, such as a config.json")
-        return _show_check(console, name, as_json=as_json)
+        return _show_check(console, name)
     alike = [] if name is None or is_model(name) else names_with(name)
     if name is not None and not alike:
         with value_of("NAME"):
             entry = _with_states(load_model(name))
-        console.show(entry if as_json else _model_page(entry))
-        return ExitCode.DONE
+        return console.answer(_model_page(entry), entry)
     entries = [{"written": spelling} | _with_states(load_model(spelling)) for spelling in alike or model_names()]
-    console.show(entries if as_json else _model_list(entries, brief=bool(alike)))
-    return ExitCode.DONE
+    return console.answer(_model_list(entries, brief=bool(alike)), entries)
 
 
 def _with_states(model: Transformer) -> dict[str, Any]:
@@ -285,7 +277,7 @@ def _with_states(model: Transformer) -> dict[str, Any]:
     return model_entry(model) | {"state_bytes_per_request": states}
 
 
-def _show_check(console: Console, name: str, *, as_json: bool) -> ExitCode:
+def _show_check(console: Console, name: str) -> ExitCode:
     """Compare the parameters of a model with those that transformers counts."""
     from search_spaces.models import (
         AGREEMENT,
@@ -322,10 +314,7 @@ def _show_check(console: Console, name: str, *, as_json: bool) -> ExitCode:
         "groups": {group: [groups[group], reference_groups[group]] for group in GROUPS},
         "transformers": version,
     }
-    console.show(
-        record if as_json else Document((sentence,), (Section(table=table),) if table else (), positive=agrees)
-    )
-    return ExitCode.DONE if agrees else ExitCode.INFEASIBLE
+    return console.answer(Document((sentence,), (Section(table=table),) if table else (), positive=agrees), record)
 
 
 def _model_list(entries: Sequence[dict[str, Any]], *, brief: bool) -> Document:

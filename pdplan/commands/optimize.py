@@ -90,7 +90,6 @@ def optimize(
     file: Path,
     output: Path | None,
     deploy: Path | None,
-    as_json: bool,
     force: bool,
     **options: Any,
 ) -> int:
@@ -122,14 +121,14 @@ def optimize(
     try:
         plan = stamped(searched(console, problem, file.resolve().parent, **options), console.command)
     except BelowFloorError:
-        if as_json:  # a program gets a plan of any problem without a fleet; no file is written
+        if console.json_only:  # a program gets a plan of any problem without a fleet; no file is written
             from optimizer.recommend.optimize import plan_below_floor
 
             console.show(record_of(stamped(plan_below_floor(problem), console.command)))
         raise
     for warning in plan.warnings:
         console.warn(warning)
-    show_plan(console, plan, output, as_json=as_json, force=force)
+    show_plan(console, plan, output, force=force)
     if deploy is not None and plan.pools:
         from pdplan.api import deploy as write_files
 
@@ -137,14 +136,14 @@ def optimize(
     return 0 if plan.pools else ExitCode.INFEASIBLE
 
 
-def show_plan(console: Console, plan: Plan, output: Path | None, *, as_json: bool, force: bool) -> None:
+def show_plan(console: Console, plan: Plan, output: Path | None, *, force: bool) -> None:
     """Write the files of a plan, if a folder is named, and show its answer; both rest on one look at what runs it."""
     from reports.answers.deployability import what_runs
     from reports.answers.plan import plan_document, plan_page
     from reports.text import json_text, record_of
     from reports.whole_files import PLAN_FILE, REPORT_FILE
 
-    if as_json and output is None:
+    if console.json_only and output is None:
         console.show(record_of(plan))
         return
     runs = what_runs(plan)
@@ -153,7 +152,7 @@ def show_plan(console: Console, plan: Plan, output: Path | None, *, as_json: boo
         texts = {PLAN_FILE: json_text(record_of(plan)), REPORT_FILE: plan_page(plan, document)}
         console.write_folder(output, texts, force=force)
         document = document if console.verbose else plan_document(plan, runs, brief=True)
-    console.show(record_of(plan) if as_json else document)
+    console.answer(document, record_of(plan))
 
 
 def searched(console: Console, problem: Problem, base: Path, effort: str, **options: Any) -> Plan:
@@ -205,13 +204,12 @@ SEARCHES = ("none", "quick", "standard")
     help="Effort of the search for the cheapest fleet; none skips it.",
 )
 @confidence_option
+@prices_option
 @set_option
 @json_option
 @click.option("--force", is_flag=True, help="Replace a file in DIR that pdplan did not write.")
 @with_console
-def evaluate(
-    console: Console, /, *, file: Path, output: Path | None, as_json: bool, force: bool, effort: str, **options: Any
-) -> int:
+def evaluate(console: Console, /, *, file: Path, output: Path | None, force: bool, effort: str, **options: Any) -> int:
     """Examples:
 
     \b
@@ -234,7 +232,7 @@ def evaluate(
     from reports.whole_files import EVALUATION_FILE, EVALUATION_PAGE, check_directory
 
     fleet_file: Path | None = options["fleet_file"]
-    overrides = parse_settings(options["settings"], confidence=options["confidence"])
+    overrides = parse_settings(options["settings"], confidence=options["confidence"], prices=options["prices"])
     subject = stated_fleet(fleet_file or file, file if fleet_file else None, overrides)
     if output is not None:
         check_directory(output, (EVALUATION_FILE, EVALUATION_PAGE), force=force)
@@ -248,7 +246,7 @@ def evaluate(
         console.write_folder(output, {EVALUATION_FILE: json_text(record), EVALUATION_PAGE: page}, force=force)
     following = _next_step(file, fleet_file, evaluation.outcome)
     document = evaluation_document(evaluation, brief=not console.verbose, next_step=following)
-    return console.answer(document, record, as_json=as_json)
+    return console.answer(document, record)
 
 
 def _next_step(file: Path, fleet_file: Path | None, outcome: str) -> str:
@@ -274,9 +272,7 @@ def _next_step(file: Path, fleet_file: Path | None, outcome: str) -> str:
 @set_option
 @json_option
 @with_console
-def explain(
-    console: Console, /, *, file: Path, configs: tuple[str, ...], prices: str | None, as_json: bool, **options: Any
-) -> int:
+def explain(console: Console, /, *, file: Path, configs: tuple[str, ...], prices: str | None, **options: Any) -> int:
     """Examples:
 
     \b
@@ -310,4 +306,4 @@ def explain(
     pairs_ = [(a, b, explain_pair(problem, first, second)) for (a, first), (b, second) in product(*ends)]
     document = explanation_document(explanations, pairs_)
     records = [*(explanation_dict(*item) for item in explanations), *(pair_dict(*item) for item in pairs_)]
-    return console.answer(document, records, as_json=as_json)
+    return console.answer(document, records)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -167,8 +166,6 @@ def report(console: Console, /, *, file: Path, view: Output, alternative: int) -
     from reports.text import record_of
 
     forms = [view.screen, *(form for _, form, _ in view.files)]
-    if "json" in forms:
-        view = replace(view, is_plan=True)
     view.check(FILE=file)
     plan = read_plan(file, alternative)
     following = f"pdplan simulate {quote(str(file))} --alternative {alternative}" if alternative > 1 else None

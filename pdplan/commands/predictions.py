@@ -72,7 +72,7 @@ REQUESTS = Whole(bounds.MAX_NUM_SEQS)
 @click.option("--engine", default="vllm", metavar="NAME", help="vllm, sglang or trtllm: host time, memory.")
 @json_option
 @with_console
-def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
+def estimate(console: Console, /, **options: Any) -> int:
     """Examples:
 
     \b
@@ -94,7 +94,7 @@ def estimate(console: Console, /, as_json: bool, **options: Any) -> None:
     overhead = load_serving_policy(flags.engine, problem.engine_changes).overhead
     prediction = predict(problem.model, config, overhead, flags.isl, flags.osl, batch=flags.batch)
     as_value = estimate_dict(problem.model, config, flags, prediction, problem.offers[0])
-    console.show(as_value if as_json else _page(as_value))
+    return console.answer(_page(as_value), as_value)
 
 
 def _problem(flags: Flags) -> Problem:
@@ -300,7 +300,7 @@ def _page(value: dict[str, Any]) -> Document:
 @click.option("--force", is_flag=True, help="Replace an existing file, and keep a fit that does not explain the data.")
 @with_console
 def calibrate(
-    console: Console, /, *, results: tuple[Path, ...], output: Path | None, as_json: bool, force: bool, **options: Any
+    console: Console, /, *, results: tuple[Path, ...], output: Path | None, force: bool, **options: Any
 ) -> None:
     """Examples:
 
@@ -340,7 +340,7 @@ def calibrate(
         console.write(output, _overlay(calibration, source, catalog, console.command), force=force, hint=None)
     value = calibration_dict(calibration, str(output) if output is not None and is_kept else None)
     writing = "" if output is not None else f"{console.command} -o overlay.yaml   # writes the fitted figures to a file"
-    console.show(value if as_json else replace(calibration_document(value), next_step=writing if is_kept else ""))
+    console.answer(replace(calibration_document(value), next_step=writing if is_kept else ""), value)
     if not is_kept:
         raise InputError(f"{calibration.refusal} (--force keeps the fit)")
     if output is not None:
@@ -421,7 +421,7 @@ FILES = ("closed_loop.csv", "r1_2026.csv", "engine_steps.csv")
 @catalog_option
 @json_option
 @with_console
-def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
+def validate(console: Console, /, **options: Any) -> int:
     """Examples:
 
     \b
@@ -455,7 +455,7 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
     if flags.alternative > 1 and flags.plan is None:
         raise click.UsageError("--alternative goes with --plan")
     if flags.plan is not None or flags.prometheus is not None:
-        return _against_plan(console, flags, as_json=as_json)
+        return _against_plan(console, flags)
     (files, folder), catalog = _files(flags), load_catalog(flags.catalog)
     errors: dict[str, dict[str, Any]] = {}
     for file in files:
@@ -467,17 +467,17 @@ def validate(console: Console, /, as_json: bool, **options: Any) -> int | None:
     (_, first), *others = errors.items()  # those of another format stand under it, of the same under their own names
     others_by_name = {name if value["format"] == first["format"] else value["format"]: value for name, value in others}
     record = {"schema": "pdplan.validation/1", **first, **others_by_name}
-    console.show(record if as_json else validation_document(errors))
+    code = console.answer(validation_document(errors), record)
     for name, result in errors.items():
         if not result["rows"]:
             raise InputError(f"{name} has no rows below its header")
         if not result["predicted"]:
             line, reason = (result["refused"][0][key] for key in ("line", "reason"))
             raise InputError(f"{name}: none of its rows can be predicted; the first, line {line}: {reason}")
-    return None
+    return code
 
 
-def _against_plan(console: Console, flags: Flags, *, as_json: bool) -> int:
+def _against_plan(console: Console, flags: Flags) -> int:
     """Show what a plan predicts beside what was measured, and say whether its fleet meets the SLO."""
     from pdplan.files import read_fleet
     from reports.answers.measured import comparison_dict, comparison_document, watch_dict, watch_document
@@ -486,17 +486,16 @@ def _against_plan(console: Console, flags: Flags, *, as_json: bool) -> int:
 
     foreign_flags = any([flags.data_dir, flags.models, flags.catalog, flags.with_rows])
     if flags.prometheus is not None:
-        plan_file = flags.plan or flags.against
-        if plan_file is None or foreign_flags or (flags.plan and flags.against):
+        if flags.plan is None or flags.against is not None or foreign_flags:
             raise click.UsageError("--prometheus FILE goes with --plan PLAN alone")
-        value = watch_dict(read_fleet(plan_file, flags.alternative), flags.prometheus, flags.slo_class)
-        return console.answer(watch_document(value), value, as_json=as_json)
+        value = watch_dict(read_fleet(flags.plan, flags.alternative), flags.prometheus, flags.slo_class)
+        return console.answer(watch_document(value), value)
     if flags.plan is None or flags.against is None or foreign_flags:
         raise click.UsageError("--plan goes with --against FILE alone, a benchmark's result")
     plan = read_fleet(flags.plan, flags.alternative)
     prediction = plan if flags.balancing is None else behind(plan, Balancing(flags.balancing))
     value = comparison_dict(prediction, flags.against, flags.slo_class)
-    return console.answer(comparison_document(value), value, as_json=as_json)
+    return console.answer(comparison_document(value), value)
 
 
 def _files(flags: Flags) -> tuple[list[Path], Path | None]:

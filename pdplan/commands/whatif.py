@@ -82,7 +82,6 @@ class WithLevers(click.Command):
 @click.option(
     "--shadow-prices", is_flag=True, help="Show what one more GPU, dollar or watt of each limit of FILE saves."
 )
-@share_option("--tornado", "Show the cost with each lever lower and higher by SHARE, such as 20%.")
 @share_option("--slack", "Show fleets without a GPU type or vendor that cost at most SHARE more, such as 5%.")
 @click.option(
     "--chunk", "chunks", callback=chunks_of, metavar="TOKENS,…",
@@ -103,13 +102,10 @@ class WithLevers(click.Command):
     jobs_option("sweep"),
     click.option("--resume", type=PATH, metavar="LOG", help="Keep finished rows in LOG, and continue from there."),
     click.option(
-        "--backend",
-        type=Choice(("local", "dask")),
-        default="local",
-        show_default=True,
-        help="Solve the sweep on this machine or on a Dask cluster.",
+        "--address",
+        metavar="ADDRESS",
+        help="Solve the sweep on the Dask cluster of this scheduler, such as tcp://10.0.0.7:8786.",
     ),
-    click.option("--address", metavar="ADDRESS", help="Scheduler of --backend dask, such as tcp://10.0.0.7:8786."),
     rows="Write a row per scenario, or per chunk, as CSV.",
     parquet=True,
     reads=("resume",),
@@ -120,7 +116,7 @@ def whatif(console: Console, problem: Problem, /, *, file: Path, output: Output,
     \b
       pdplan whatif workload.yaml --vary price.H200=1:8:8
       pdplan whatif workload.yaml --vary rate=5:80:16 --vary ttft=0.5s,1s,2s --csv sweep.csv
-      pdplan whatif workload.yaml --break-even price.H200 --between 1:8 --tornado 20% --slack 5%
+      pdplan whatif workload.yaml --break-even price.H200 --between 1:8 --slack 5%
       pdplan whatif workload.yaml --chunk 256,512,1024,2048,4096,8192 --html chunk.html
 
     Solves the workload in FILE once for every combination of values, on all cores: prices, demand,
@@ -164,12 +160,10 @@ def check_questions(options: Mapping[str, Any], table: str, *, sweeps: bool) -> 
 
     options: the options of the command; table: the one that asks for a file of rows; sweeps: whether there is a sweep.
     """
-    if (options["address"] is None) == (options["backend"] == "dask"):
-        raise InputError("--address names Dask's scheduler: state it with --backend dask, and only there")
     key = options["break_even"]
     if key is not None and not key.strip():
         raise InputError(f"--break-even {shown(key)} names no lever; state one, such as price.H200 or rate")
-    if not (sweeps or key or options["shadow_prices"] or options["chunks"] or options["tornado"] or options["slack"]):
+    if not (sweeps or key or options["shadow_prices"] or options["chunks"] or options["slack"]):
         raise InputError("nothing is asked; state --vary, such as --vary price.H200=1:8:8, --scenario or --break-even")
     if table and not (sweeps or options["chunks"]):
         raise InputError(f"{table} is for the rows of a sweep or of --chunk; state --vary or --scenario with it")
@@ -205,10 +199,6 @@ def answers(
         here = answer(problem, effort)
         prices = [] if here.cost is None else sensitivity.shadow_prices(problem, effort)
         yield "shadow_prices", [asdict(row) for row in prices], whatif.shadow_document(prices, here)
-    if options["tornado"]:
-        tell(f"varying each lever{second}", 0.5)
-        moved = sensitivity.tornado(problem, sensitivity.levers(problem, options["tornado"], effort), effort, looks)
-        yield "tornado", whatif.tornado_record(moved), whatif.tornado_document(moved)
     if options["slack"]:
         tell(f"fleets without each GPU type{second}", 0.8)
         fleets = sensitivity.near_optimal(problem, effort, looks)
@@ -355,8 +345,8 @@ def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
 
     # a comma parts two levers, unless it parts two values of one: isl,rate and isl=1,2,rate=3,4
     words = [word.strip() for text in levers for word in re.split(r",(?=[^,=]*=)" if "=" in text else ",", text)]
-    if len(words) != 2 or not all(words):
-        raise InputError(f"--over takes two levers, such as isl,rate; found {len(words)}: {shown(', '.join(words))}")
+    if len(words) != 2 or len({word.partition("=")[0] for word in words} - {""}) != 2:
+        raise InputError(f"--over takes two different levers, such as isl,rate; found: {shown(', '.join(words))}")
     axes = []
     for word in words:
         if "=" in word:
@@ -390,7 +380,7 @@ def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
     "--high", "Growth per month at the upper end of the band; default: as the terms say, else --growth.", bounds.GROWTH
 )
 @verify_option(40)
-@problem_options("Write a page.", prices=False, reads=("terms",))
+@problem_options("Write a page.", reads=("terms",))
 def buy(
     console: Console, problem: Problem, /, *, terms: Path | None, looks: int, output: Output, **changes: Any
 ) -> int:
@@ -399,7 +389,7 @@ def buy(
     \b
       pdplan buy workload.yaml
       pdplan buy workload.yaml --terms terms.yaml --growth 5% --low 0% --high 8%
-      pdplan buy workload.yaml --set procurement.electricity.usd_per_kwh=0.2 --html buy.html
+      pdplan buy workload.yaml --prices my-quotes.csv --html buy.html
 
     Chooses how many GPUs to reserve or buy now, while the growth of demand is uncertain. Says what to
     sign later and what to rent by the hour on each path of the demand: on demand, spot with headroom

@@ -66,7 +66,7 @@ LEVELS = ("p50", "p90", "p95", "p99", "p100")
 @json_option
 @force_option
 @with_console
-def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **options: Any) -> None:
+def workload(console: Console, /, *, trace: Path, force: bool, **options: Any) -> None:
     """Examples:
 
     \b
@@ -100,7 +100,7 @@ def workload(console: Console, /, *, trace: Path, as_json: bool, force: bool, **
         text = workload_yaml_text(reading.mapping, name, model_name, notes=reading.advice)
         console.write(output, text, force=force, hint=None)
     following = f"{console.command} -o workload.yaml" if output is None else ""
-    console.show(reading.figures if as_json else replace(_page(reading.figures), next_step=following))
+    console.answer(replace(_page(reading.figures), next_step=following), reading.figures)
     if output is None:
         return
     console.note(f"\nwrote {output}; set its {reading.unset}")
@@ -353,9 +353,9 @@ def init(console: Console, file: Path | None, output: Path | None, fleet: bool, 
         return
     console.write(file, text, force=force)
     then = f"pdplan evaluate {quote(str(file))}" if fleet else f"pdplan optimize {quote(str(file))} -o plan"
-    transformer = file.parent / "workload.yaml"
-    if fleet and not transformer.exists():  # the workload that a new fleet file names
-        then = f"pdplan init {quote(str(transformer))} && {then}"
+    workload_file = file.parent / "workload.yaml"
+    if fleet and not workload_file.exists():  # what a new fleet file names
+        then = f"pdplan init {quote(str(workload_file))} && {then}"
     console.note(f"Next: {then}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -23,16 +24,7 @@ from search_spaces.problem import Problem
 
 MOST_LINES: Final = 12
 """Of a cell: a narrow terminal makes cells tall, and cuts none."""
-MOST_NAMED: Final = 2
-"""Losses of the same result that the headline names."""
 UNDECIDED: Final = "Undecided: the goal lies within the 95 % interval of the share, as it does near saturation."
-UNSERVED: Final = {True: "No request can be served", False: "Some requests cannot be served"}
-"""What is said of a loss after which no request, or not every request, has a replica: by the former."""
-RESULTS: Final = {
-    Outcome.MISSES: "The fleet misses an SLO",
-    Outcome.MEETS: "The fleet meets every SLO",
-    Outcome.UNDECIDED: "It is undecided whether the fleet meets its SLOs",
-}
 METHOD: Final = (
     "Simulated after the loss, with requests routed to what is left; requests that were running at the loss are left "
     "out. Replicas are on nodes as in the deployment files. Spares: the price of the replicas that make up for the "
@@ -108,30 +100,18 @@ def resilience_document(resilience: Resilience, count: int, plan: Plan) -> Docum
 
 
 def resilience_verdict(resilience: Resilience) -> str:
-    """After which losses the fleet meets its SLOs, and after which the runs do not tell."""
-    whole = resilience.whole
+    """After how many losses the fleet meets its SLOs, misses one, or the runs do not tell."""
+    whole, number = resilience.whole, len(resilience.losses)
     if whole.outcome is not Outcome.MEETS:
-        result = RESULTS[whole.outcome]
-        shares = attainment_words(whole, resilience.pools)
-        return f"Even without a loss {result[0].lower()}{result[1:]}: {shares}."
-    groups: dict[str, list[Loss]] = {result: [] for result in (*UNSERVED.values(), *RESULTS.values())}
-    for loss in resilience.losses:
-        groups[UNSERVED[loss.serves_none] if loss.judgement is None else RESULTS[loss.outcome]].append(loss)
-    broken, number = sum(loss.outcome is Outcome.MISSES for loss in resilience.losses), len(resilience.losses)
-    sentences = []
-    if broken > len(groups[RESULTS[Outcome.MISSES]]):  # else that group says how many
-        which = (
-            f"Each of the {number} losses below" if broken == number > 1 else f"{broken} of the {number} losses below"
-        )
-        sentences.append(f"{which} breaks an SLO." if broken in {1, number} else f"{which} break an SLO.")
-        if len(groups[RESULTS[Outcome.MISSES]]) > MOST_NAMED:
-            del groups[RESULTS[Outcome.MISSES]]
-    for result, losses in groups.items():
-        which = f"the loss of {'; or of '.join(loss_name(loss) for loss in losses)}"
-        if len(losses) > MOST_NAMED:
-            which = f"{len(losses)} of the {len(resilience.losses)} losses below"
-        sentences += [f"{result} after {which}."] if losses else []
-    return " ".join(sentences)
+        result = "misses an SLO" if whole.outcome is Outcome.MISSES else "is not shown to meet every SLO"
+        return f"Even without a loss the fleet {result}: {attainment_words(whole, resilience.pools)}."
+    after = Counter(loss.outcome for loss in resilience.losses)
+    misses, doubts = after[Outcome.MISSES], after[Outcome.UNDECIDED]
+    if not misses and not doubts:
+        return f"The fleet meets every SLO after each of the {number} losses below."
+    doubt = f"; after {doubts} it is undecided" if doubts else ""
+    which = "each" if misses == number else misses or "none"
+    return f"The fleet misses an SLO after {which} of the {number} losses below{doubt}."
 
 
 def losses_table(resilience: Resilience) -> Table:
@@ -142,7 +122,7 @@ def losses_table(resilience: Resilience) -> Table:
         shares = shares if any(loss.left.values()) else "✗ no replica left"
         if loss.judgement is not None:
             shares = _share_cell(loss.judgement, pools_left(loss))
-        name = loss_name(loss, short=True)
+        name = loss_name(loss)
         rows.append((name, _replicas(loss.left), shares, hourly(loss.spare)))
     heads = (Column(head, shrink=True, lines=MOST_LINES) for head in ("loss", "left", "SLO met"))
     return table_of((*heads, "#spares"), rows)
@@ -153,13 +133,10 @@ def _share_cell(judgement: Judgement, pools: Sequence[str]) -> str:
     return f"{MARKS[judgement.outcome]} {attainment_words(judgement, pools)}"
 
 
-def loss_name(loss: Loss, *, short: bool = False) -> str:
-    """A loss in words, such as "1 node of H100, its only one (2 × colocated-1)"; short: as in the table."""
-    everything = "" if short else (", its only one" if loss.number == 1 else ", all it has") if loss.everything else ""
-    if loss.what == "replica":
-        return f"{plural(loss.number, 'replica')} of {loss.of}{everything}"
-    lost = "" if short and loss.everything else f" ({_replicas(loss.lost)})"
-    return f"{plural(loss.number, 'node')} of {loss.of}{everything}{lost}"
+def loss_name(loss: Loss) -> str:
+    """A loss in words, such as "1 node of H100 (2 × colocated-1)"."""
+    lost = "" if loss.what == "replica" or loss.everything else f" ({_replicas(loss.lost)})"
+    return f"{plural(loss.number, loss.what)} of {loss.of}{lost}"
 
 
 def _replicas(replicas: Mapping[str, int]) -> str:
@@ -225,10 +202,10 @@ def autoscale_document(problem: Problem, day: Day) -> Document:
         "comes while it stands misses the SLO. A released replica stops at once."
     )
     return Document(
-        headline=(autoscale_verdict(problem, day),),
+        headline=(autoscale_verdict(day),),
         sections=(
             Section(sentences=(on_load(problem, day),)),
-            Section(table=stretches(day)),
+            Section(table=stretches(problem, day)),
             Section(sentences=(method,)),
         ),
         positive=all(hour.carried and hour.settled for hour in day.hours),
@@ -236,9 +213,9 @@ def autoscale_document(problem: Problem, day: Day) -> Document:
     )
 
 
-def autoscale_verdict(problem: Problem, day: Day) -> str:
+def autoscale_verdict(day: Day) -> str:
     """Whether the fleet meets its SLOs in every hour, and only where none is missed what scaling ahead saves."""
-    short, doubt = [hour for hour in day.hours if not hour.carried], unsure(problem, day)
+    short, doubt = [hour for hour in day.hours if not hour.carried], unsure(day)
     cost = (
         f"Scaled ahead by the daily profile, {duration(day.start_up_s)} before each rise, the fleet costs "
         f"{money(day.ahead_usd_per_day)} a day instead of {money(day.fixed_usd_per_day)}"
@@ -247,7 +224,7 @@ def autoscale_verdict(problem: Problem, day: Day) -> str:
         most = max(hour.rate_rps for hour in short)
         return (
             f"The whole fleet misses an SLO in {plural(len(short), 'hour')} of the day, of up to {rate(most)}, "
-            f"scaled or not ({lowest(problem, day)}). {cost}, which does not meet the SLO either.{doubt}"
+            f"scaled or not. {cost}, which does not meet the SLO either.{doubt}"
         )
     if day.saved_usd_per_day <= NEGLIGIBLE * day.fixed_usd_per_day:
         return (
@@ -257,34 +234,14 @@ def autoscale_verdict(problem: Problem, day: Day) -> str:
     how, hours = "when simulated" if day.simulated_requests else "by formula", "Every other" if doubt else "Every"
     share = percent(day.saved_usd_per_day / day.fixed_usd_per_day)
     saving = round(day.fixed_usd_per_day, 2) - round(day.ahead_usd_per_day, 2)  # of the prices as they are shown
-    return f"{cost}: {money(saving)} saved ({share}).{doubt} {hours} hour meets its SLO {how} ({lowest(problem, day)})."
+    return f"{cost}: {money(saving)} saved ({share}).{doubt} {hours} hour meets its SLO {how}."
 
 
-def unsure(problem: Problem, day: Day) -> str:
+def unsure(day: Day) -> str:
     """In how many hours it is undecided whether the whole fleet meets its SLOs; empty where there is none."""
-    hours = [hour for hour in day.hours if not hour.settled]
-    if not hours:
-        return ""
-    slo, hour = min(
-        ((slo, hour) for hour in hours for slo in problem.slos if hour.low[slo.name] < slo.attainment),
-        key=lambda row: row[1].low[row[0].name] - row[0].attainment,
-    )
-    low, high = percent(hour.low[slo.name]), percent(hour.high[slo.name])
-    return (
-        f" Undecided: in {plural(len(hours), 'hour')}, of up to {rate(max(hour.rate_rps for hour in hours))}, the goal "
-        f"lies within the 95 % interval of the whole fleet's runs ({_class(problem, slo.name)}{low} to {high} at "
-        f"{hour.hour:02d}:00, goal {percent(slo.attainment)}). Longer runs (--requests) decide."
-    )
-
-
-def lowest(problem: Problem, day: Day) -> str:
-    """The hour of the least attainment of each class."""
-    shares = []
-    for slo in problem.slos:
-        hour = min(day.hours, key=lambda hour: hour.attainment[slo.name])
-        share = f"{_class(problem, slo.name)}{percent(hour.attainment[slo.name])}"
-        shares.append(f"{share} at {hour.hour:02d}:00, goal {percent(slo.attainment)}")
-    return "lowest: " + "; ".join(shares)
+    hours = sum(not hour.settled for hour in day.hours)
+    doubt = "the goal lies within the 95 % interval of the whole fleet's runs. Longer runs (--requests) decide."
+    return f" Undecided in {plural(hours, 'hour')} of the day: {doubt}" if hours else ""
 
 
 def _class(problem: Problem, name: str) -> str:
@@ -315,14 +272,14 @@ def on_load(problem: Problem, day: Day) -> str:
     )
 
 
-def stretches(day: Day) -> Table:
+def stretches(problem: Problem, day: Day) -> Table:
     """Stretches of hours with the same replicas, and the least attainment in them."""
-    rows, classes = [], list(day.attainment_on_load)
+    rows, classes = [], [slo.name for slo in problem.slos]
     for replicas, group in groupby(day.hours, key=lambda hour: hour.replicas):
         hours = list(group)
         doubt = "" if all(hour.settled for hour in hours) else ", undecided"
         least = [f"{percent(min(hour.attainment[name] for hour in hours))}{doubt}" for name in classes]
         span, most = f"{hours[0].hour:02d}:00 to {hours[-1].hour + 1:02d}:00", max(hour.rate_rps for hour in hours)
         rows.append((span, rate(most), *map(str, replicas.values()), *least))
-    met = [f"#{f'{name} ' if len(classes) > 1 else ''}SLO met" for name in classes]
+    met = [f"#{_class(problem, slo.name)}SLO met (goal {percent(slo.attainment)})" for slo in problem.slos]
     return table_of(("hours", "#up to", *(f"#{name}" for name in day.hours[0].replicas), *met), rows)

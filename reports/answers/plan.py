@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -11,14 +10,13 @@ from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Status
 from optimizer.plans.records import Outcome, Provisioning
 from reports import alternatives, fleets, limits, slos, verdict
 from reports.answers import deployability, plan_details
-from reports.answers.plan_charts import lengths_chart, roofline_chart, slo_charts
+from reports.answers.plan_charts import roofline_chart, slo_charts
 from reports.command_lines import command_of, next_command
 from reports.deploy.files import Deployable
 from reports.document import Column, Document, Facts, Section, Table, said, table_of
 from reports.numbers import (
     MISSING,
     hourly,
-    is_number,
     money,
     monthly,
     percent,
@@ -35,7 +33,6 @@ from reports.question import (
     served_rate,
     serving_words,
     slo_classes,
-    slo_name,
     slo_words,
 )
 from reports.scenarios import sensitivity_section
@@ -57,7 +54,7 @@ def plan_document(
         runs = runs or deployability.what_runs(plan)
         sections = _brief(plan, runs) if brief else complete_sections(plan, runs)
     else:
-        looked_up = () if brief else (plan_details.workload_section(plan, lengths_chart(plan)), _trust(plan))
+        looked_up = () if brief else (plan_details.workload_section(plan), _trust(plan))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
     caveats = [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if has_fleet(plan) else []
     # the headline of a fleet says which model it serves, and by which engine
@@ -165,12 +162,12 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
             table=_limits(plan),
             notes=said(plan_details.hand_over_sentence(plan)),
             charts=(roofline_chart(plan),) * bool(plan.pools),
-            sections=(plan_details.features_section(plan), plan_details.steps_section(plan)),
+            sections=(plan_details.features_section(plan),),
         ),
         plan_details.front_section(plan),
         _alternatives(plan, brief=False),
         *(() if plan.status is Status.STATED else (sensitivity_section(plan),)),
-        plan_details.workload_section(plan, lengths_chart(plan)),
+        plan_details.workload_section(plan),
         plan_details.settings_section(plan, deployability.files_section(plan, runs)),
         _trust(plan),
     )
@@ -180,10 +177,9 @@ def _tiles(plan: Plan) -> Facts:
     """The figures that a reader looks for first."""
     worst, mark = slos.tightest_first(plan)[0], "✗" if slos.missed_classes(plan) else "✓"
     of = "of requests" if len(plan.classes) == 1 else f"of {clean(worst.name, 30)}, the tightest class,"
-    per_token, served = plan.usd_per_million_output_tokens, served_rate(plan)
-    if plan.status is Status.STATED and slos.missed_classes(plan):
-        per_token, served = _price_served(plan)
-    rate_words = f"per million output tokens{f' at {rate(served)}' if served > 0.0 else ''}"
+    is_too_small = plan.status is Status.STATED and slos.missed_classes(plan)
+    per_token = None if is_too_small else plan.usd_per_million_output_tokens
+    rate_words = f"per million output tokens at {rate(served_rate(plan))}"
     return (
         (hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
         (money(per_token), "; ".join(said(rate_words, verdict.day_price_words(plan)))),
@@ -335,25 +331,19 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
     plan = evaluation.plan
     # a pool or a limit on the fleet gives out, rather than the misses that come of it
     binding = sorted(limits.tightest_limits(plan), key=lambda limit: limit.constraint == "attainment")
-    risk = "" if evaluation.outcome is Outcome.MISSES else verdict.risk_sentence(plan)
     advice = said(
         provisioning_sentence(evaluation.provisioning, plan),
         twice_sentence(evaluation),
         *((verdict.router_sentence(plan),) if brief else ()),
         cheapest_sentence(evaluation),
     )
-    facts = said(
-        verdict.day_price_words(plan, verdict.DAY_PRICE),
-        verdict.growth_sentence(plan),
-        f"Binds first: {limits.binding_sentence(binding[0])}" if binding else "",
-    )
-    sections: tuple[Section, ...] = (
-        Section(table=fleets.fleet_table(plan)),
-        Section(table=slos.brief_slo_table(plan), notes=said(risk)),
-        Section(sentences=(*facts, *advice)),
-    )
-    if not brief:
-        sections = (Section(sentences=advice), *complete_sections(plan, deployability.what_runs(plan)))
+    sections: tuple[Section, ...] = (Section(sentences=advice), *complete_sections(plan, deployability.what_runs(plan)))
+    if brief:
+        facts = said(
+            verdict.day_price_words(plan, verdict.DAY_PRICE),
+            f"Binds first: {limits.binding_sentence(binding[0])}" if binding else "",
+        )
+        sections = (*_brief(plan, None), Section(sentences=(*facts, *advice)))
     return Document(
         headline=said(
             f"{verdict.slo_result_sentence(plan, evaluation.outcome)}{_but(evaluation)}",
@@ -384,28 +374,13 @@ def _but(evaluation: FleetEvaluation) -> str:
 
 
 def _price_sentence(evaluation: FleetEvaluation) -> str:
-    """What the fleet costs, per token too: where it cannot serve the demand, at the highest rate within its SLOs."""
+    """What the fleet costs; per token only where it serves the demand."""
     plan = evaluation.plan
     price = f"It costs {hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
     load = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {serving_words(plan)}"
-    per_token, served = plan.usd_per_million_output_tokens, plan.demand_rps
-    if evaluation.outcome is Outcome.MISSES:
-        per_token, served = _price_served(plan)
-    if per_token is None:
+    if evaluation.outcome is Outcome.MISSES or plan.usd_per_million_output_tokens is None:
         return f"{price} for {load}."
-    if served >= plan.demand_rps:
-        return f"{price}: {money(per_token)} per million output tokens at {load}."
-    return f"{price} for {load}: {money(per_token)} per million output tokens at the {rate(served)} it can serve."
-
-
-def _price_served(plan: Plan) -> tuple[float | None, float]:
-    """$ per million output tokens of a stated fleet at the highest rate within its SLOs, and that rate [1/s].
-
-    The rate is the demand at most. Where it is 0 or not known, it is given as 0, and there is no price.
-    """
-    per_token, goodput = plan.usd_per_million_output_tokens, plan.goodput_rps
-    served = min(goodput, plan.demand_rps) if is_number(goodput) else 0.0
-    return (None if per_token is None or served <= 0.0 else per_token * plan.demand_rps / served), served
+    return f"{price}: {money(plan.usd_per_million_output_tokens)} per million output tokens at {load}."
 
 
 def provisioning_sentence(provisioning: Provisioning, plan: Plan) -> str:
@@ -416,7 +391,7 @@ def provisioning_sentence(provisioning: Provisioning, plan: Plan) -> str:
     if not missing and not spare:
         return verdict.losses_sentence(provisioning.one_replica_fewer, plan)
     word = "Unbalanced" if missing and spare else "Under-provisioned" if missing else "Over-provisioned"
-    return f"{word}: {_change_words(provisioning, plan)}."
+    return f"{word}: {_needs_words(provisioning, plan)}."
 
 
 def _nothing_helps(provisioning: Provisioning) -> str:
@@ -426,31 +401,15 @@ def _nothing_helps(provisioning: Provisioning) -> str:
     )
 
 
-def _change_words(provisioning: Provisioning, plan: Plan) -> str:
-    """The replicas that are needed, and those that are not, with the price."""
-    more = {pool.pool: pool.needed - pool.replicas for pool in provisioning.pools if pool.needed > pool.replicas}
-    less = {pool.pool: pool.replicas - pool.needed for pool in provisioning.pools if 0 < pool.needed < pool.replicas}
-    surplus = [pool.pool for pool in provisioning.pools if pool.needed == 0 < pool.replicas]
-    fewer = _replica_words(less, "fewer") if less else ""
-    if more:
-        changes = said(
-            f"{_replica_words(more, 'more')} {'is' if provisioning.missing == 1 else 'are'} needed",
-            f"{fewer} {'is' if sum(less.values()) == 1 else 'are'} enough" if less else "",
-            f"{join_words(surplus)} {'is' if len(surplus) == 1 else 'are'} not needed" if surplus else "",
-        )
-    else:
-        ways = said(f"with {fewer}" if less else "", f"without {join_words(surplus)}" if surplus else "")
-        changes = said(f"{join_words(ways)} the fleet still meets {slo_name(plan)}" if ways else "")
+def _needs_words(provisioning: Provisioning, plan: Plan) -> str:
+    """The replicas that are needed beside those that run, with the price."""
+    pools = [
+        f"{pool.needed} × {pool.pool}{f' (now {pool.replicas})' if pool.needed != pool.replicas else ''}"
+        for pool in provisioning.pools
+    ]
     cost, own = provisioning.cost_usd_per_hour or 0.0, plan.cost_usd_per_hour or 1.0
     more_usd = f"{'-' if cost < own else '+'}{hourly(abs(cost - own))}, {signed_percent(cost / own - 1.0)}"
-    return f"{join_words(changes)}, for {hourly(cost)} in all ({more_usd})"
-
-
-def _replica_words(changes: Mapping[str, int], word: str) -> str:
-    """Such as "2 more replicas in prefill-1 and 1 more in decode-1"."""
-    (first, number), *rest = changes.items()
-    replicas = f"{number} {word} replica{'s' * (number > 1)} in {first}"
-    return join_words([replicas, *(f"{number} {word} in {pool}" for pool, number in rest)])
+    return f"the fleet needs {join_words(pools)}, for {hourly(cost)} in all ({more_usd})"
 
 
 def twice_sentence(evaluation: FleetEvaluation) -> str:
@@ -463,7 +422,7 @@ def twice_sentence(evaluation: FleetEvaluation) -> str:
     elif twice.stated.overloaded:
         result += "; its queues grow"
     at, goals = f"At twice the traffic ({rate(twice.rate_rps)}) the fleet", "its SLO" + "s" * (len(plan.classes) > 1)
-    needs = _change_words(twice, plan) if twice.pools else _nothing_helps(twice)
+    needs = _needs_words(twice, plan) if twice.pools else _nothing_helps(twice)
     if twice.stated.held:
         return f"{at} meets {goals} too {result}.{f' At that rate, {needs}.' if twice.spare else ''}"
     verb = "is not shown to meet" if twice.stated.outcome is Outcome.UNDECIDED else "misses"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final
 
+import numpy as np
+
+from costmodel.arrays import FloatArray
 from costmodel.metric import METRICS, Metric
 from costmodel.words import join_words, plural
-from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool
+from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool, Route
+from optimizer.plans.records import ClassLatencies
 from optimizer.verification.simulated_plan import Curve
 from reports import charts
 from reports.document import Chart, table_of
@@ -115,16 +118,8 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ChartedRate:
-    """A simulated rate [1/s]: latencies at the goal's quantile over their limits [1], in the worst class, by metric.
-
-    outcome: whether every goal is met, in a word.
-    """
-
-    rate: float
-    used: Mapping[Metric, float]
-    outcome: str
+ChartedRate = tuple[float, Sequence[ClassLatencies], str]
+"""A simulated rate [1/s], what each class gets there, and whether every goal is met, in a word."""
 
 
 def loads(plan: Plan) -> list[ChartedRate]:
@@ -133,11 +128,11 @@ def loads(plan: Plan) -> list[ChartedRate]:
     if simulation is None or len(simulation.curve) < 2:
         return []
     fails = simulation.goodput_fails_rps
-    points = []
+    points: list[ChartedRate] = []
     for point in simulation.curve:
         is_shown = fails is None or point.rate_rps < fails * (1.0 - 1e-9)  # from there on no run shows it
         holds = "overloaded" if point.overloaded else "no" if point.missed else "yes" if is_shown else "undecided"
-        points.append(ChartedRate(point.rate_rps, tails_of_limits(point.classes, plan.classes), holds))
+        points.append((point.rate_rps, point.classes, holds))
     return points
 
 
@@ -153,14 +148,7 @@ def load_chart(plan: Plan) -> Chart | None:
 
 def curve_chart(plan: Plan, curve: Curve, title: str) -> Chart:
     """Draw the latencies of a simulated curve against the rate; plan: of the fleet, with the limits."""
-    points = [
-        ChartedRate(
-            point.rate,
-            tails_of_limits(point.classes, plan.classes),
-            "overloaded" if point.overloaded else point.outcome,
-        )
-        for point in curve.points
-    ]
+    points = [(p.rate, p.classes, "overloaded" if p.overloaded else str(p.outcome)) for p in curve.points]
     return rates_chart(plan, points, curve.goodput.rate or None, title, f"{len(points)} rates")
 
 
@@ -170,10 +158,11 @@ def rates_chart(plan: Plan, points: Sequence[ChartedRate], goodput: float | None
     runs: what the points are, to end the caption with.
     """
     uprights = ((plan.demand_rps, "drop", "demand", "strong"), (goodput, "knee", "meets the SLO up to", "good"))
-    top = max([point.rate for point in points] + [plan.demand_rps]) * 1.06
-    series, names = [], {metric: METRICS[metric].label for metric in points[0].used}
+    top = max([at for at, _, _ in points] + [plan.demand_rps]) * 1.06
+    used = [tails_of_limits(classes, plan.classes) for _, classes, _ in points]
+    series, names = [], {metric: METRICS[metric].label for metric in used[0]}
     for metric, name in names.items():
-        heights = [(point.rate, point.used[metric]) for point in points]
+        heights = [(at, tails[metric]) for (at, _, _), tails in zip(points, used, strict=True)]
         tips = [f"{rate(at)}: {name} {percent(value)} of its limit" for at, value in heights]
         series.append(charts.Series(heights, f"curve {TONES[metric]}", TONES[metric], tips))
     panel = charts.Panel(
@@ -186,12 +175,12 @@ def rates_chart(plan: Plan, points: Sequence[ChartedRate], goodput: float | None
         uprights=[(at, tone, f"{name} {rate(at)}", text) for at, tone, name, text in uprights if at is not None],
         height=288.0,
     )
-    worst, at = ", in the worst class" if len(plan.classes) > 1 else "", goal_words(plan.classes)
-    at = "the percentile of the goal" if at == "at goal" else at
-    rows = [(rate(p.rate), *map(percent, p.used.values()), p.outcome) for p in points]
+    worst, label = ", in the worst class" if len(plan.classes) > 1 else "", goal_words(plan.classes)
+    label = "the percentile of the goal" if label == "at goal" else label
+    rows = [(rate(at), *map(percent, tails.values()), word) for (at, _, word), tails in zip(points, used, strict=True)]
     return Chart(
         title=title,
-        caption=f"Latency at {at} over its limit{worst}; {runs}.",
+        caption=f"Latency at {label} over its limit{worst}; {runs}.",
         drawing=charts.draw_panels([panel]),
         table=table_of(("#rate", *(f"#{name} of limit" for name in names.values()), "meets the SLO"), rows),
         legend=tuple((TONES[metric], name) for metric, name in names.items()),
@@ -203,38 +192,54 @@ def _length_chart(plan: Plan, item: ClassResult) -> Chart | None:
     routes = [route for route in plan.routing if route.slo_class == item.name and route.share > 0]
     if len({(route.isl, route.osl) for route in routes}) < 2:
         return None
-    name, goal = clean(item.name, 30), item.attainment_goal
-    met, shares = [route.attainment * route.share for route in routes], [route.share for route in routes]
-    figure = length_map([route.isl for route in routes], [route.osl for route in routes], met, shares)
+    name, goal, (outputs, inputs, met) = clean(item.name, 30), item.attainment_goal, met_by_length(routes)
+    cells = []
+    for row, column in itertools.product(reversed(range(len(outputs) - 1)), range(len(inputs) - 1)):
+        share = float(met[row, column])
+        isl, osl = ("–".join(map(power_of_two, edges[at : at + 2])) for edges, at in ((inputs, column), (outputs, row)))
+        is_empty, text = math.isnan(share), percent(share)
+        tone = charts.EMPTY_CELL if is_empty else "cell-held" if share >= goal else "cell-missed"
+        tip = f"{isl} input and {osl} output tokens: {'none' if is_empty else text}"
+        lines = ("" if is_empty else text.removesuffix(" %"),)
+        cells.append(charts.HeatCell(power_of_two(outputs[row]), power_of_two(inputs[column]), lines, tone, tip))
+    shares = met[~np.isnan(met)]
+    below = f"{int((shares < goal).sum()) or 'none'} of {plural(shares.size, 'cell')} below the goal"
     rows = [(significant(r.isl), significant(r.osl), percent(r.share), percent(r.attainment)) for r in routes]
-    below, number = sum(share < goal for share in figure.shares.values()), plural(len(figure.shares), "cell")
-    verb = "is" if below == 1 else "are"
-    alone = f"{below} of {number} {verb} below the goal" if below else "no cell is below the goal"
     return Chart(
-        title=f"{name}: {alone}; the lowest share is {percent(min(figure.shares.values()))}",
+        title=f"{name}: {below}; the lowest share is {percent(float(shares.min()))}",
         caption=f"Cells: % of requests that meet the SLO, red below the goal. The goal, {percent(goal)}, is for all "
         "lengths together; a cell may have several lengths.",
-        drawing=draw_lengths(figure, lambda share: "cell-held" if share >= goal else "cell-missed"),
+        drawing=charts.draw_heat_map(cells, "output tokens from", "input tokens from"),
         table=table_of(("#input tokens", "#output tokens", "#share of all", "#SLO met"), rows),
     )
 
 
-def draw_lengths(figure: LengthMap, tone: Callable[[float], str]) -> charts.Drawing:
-    """Draw shares by input length (columns) and output length (rows, longest first), each named by its lower edge."""
-    cells = []
-    for row, column in itertools.product(reversed(range(len(figure.osl_edges) - 1)), range(len(figure.isl_edges) - 1)):
-        share, where = figure.shares.get((row, column)), figure.words(row, column)
-        text = "" if share is None else percent(share).removesuffix(" %")
-        cells.append(
-            charts.HeatCell(
-                power_of_two(figure.osl_edges[row]),
-                power_of_two(figure.isl_edges[column]),
-                (text,),
-                "heat-0" if share is None else tone(share),
-                f"{where}: {'none' if share is None else f'{text} %'}",
-            )
-        )
-    return charts.draw_heat_map(cells, "output tokens from", "input tokens from")
+MOST_COLUMNS: Final = 8
+Edges = tuple[float, ...]
+
+
+def met_by_length(routes: Sequence[Route]) -> tuple[Edges, Edges, FloatArray]:
+    """Edges of output and of input lengths [token], and the share of each cell that meets the SLO [1], NaN of none."""
+    columns = ([getattr(route, name) for route in routes] for name in ("osl", "isl", "share", "attainment"))
+    osl, isl, share, met = (np.array(column, dtype=np.float64) for column in columns)
+    outputs, inputs = bin_edges(osl), bin_edges(isl)
+    edges = np.array(outputs), np.array(inputs)
+    cells, cells_met = (np.histogram2d(osl, isl, edges, weights=weights)[0] for weights in (share, share * met))
+    with np.errstate(invalid="ignore"):
+        return outputs, inputs, cells_met / cells
+
+
+def bin_edges(lengths: Iterable[float]) -> Edges:
+    """Return powers of two (or of 4, 8 …) that enclose the lengths [token], at most eight bins.
+
+    >>> bin_edges([430.0, 810.0, 1530.0])
+    (256.0, 512.0, 1024.0, 2048.0)
+    """
+    ends = [math.floor(math.log2(max(1.0, choose(lengths)))) for choose in (min, max)]
+    first, last = ends[0], ends[1] + 1
+    step = math.ceil((last - first) / MOST_COLUMNS)
+    bins = math.ceil((last - first) / step)
+    return tuple(2.0 ** (first + step * i) for i in range(bins + 1))
 
 
 # --- how the pools run -----------------------------------------------------------------------------------------------
@@ -321,81 +326,3 @@ def draw_roofline(all_pools: Sequence[Pool]) -> charts.Drawing:
 def attainable(point: OperatingPoint) -> float:
     """Share of the peak FLOP/s that the roof allows at a point's intensity [1]."""
     return min(1.0, point.arithmetic_intensity / point.ridge_point)
-
-
-MOST_COLUMNS: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class LengthMap:
-    """A share by output and input length, binned by edges [token]: of every (output bin, input bin) with requests."""
-
-    isl_edges: tuple[float, ...]
-    osl_edges: tuple[float, ...]
-    shares: Mapping[tuple[int, int], float]
-
-    def words(self, output: int, input_: int) -> str:
-        """Name a cell."""
-        ends = (self.isl_edges[input_ : input_ + 2], self.osl_edges[output : output + 2])
-        isl, osl = ("–".join(map(power_of_two, pair)) for pair in ends)
-        return f"{isl} input and {osl} output tokens"
-
-
-def length_map(
-    isl: Sequence[float], osl: Sequence[float], terms: Sequence[float], wholes: Sequence[float] | None = None
-) -> LengthMap:
-    """Sum parts by powers of two of both lengths, or of four, eight … where that keeps the columns few.
-
-    wholes: the sum of the parts of a cell is divided by that of its wholes.
-    """
-    isl_edges, osl_edges = bin_edges(isl), bin_edges(osl)
-    pairs: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for x, y, term, whole in zip(isl, osl, terms, wholes or [1.0] * len(terms), strict=True):
-        pairs.setdefault((bin_of(y, osl_edges), bin_of(x, isl_edges)), []).append((term, whole))
-    sums = {cell: [math.fsum(values) for values in zip(*members, strict=True)] for cell, members in pairs.items()}
-    shares = {cell: term if wholes is None else term / whole for cell, (term, whole) in sums.items()}
-    return LengthMap(isl_edges, osl_edges, shares)
-
-
-def bin_edges(lengths: Sequence[float]) -> tuple[float, ...]:
-    """Return powers of two (or of 4, 8 …) that enclose the lengths [token], at most eight bins.
-
-    >>> bin_edges([430.0, 810.0, 1530.0])
-    (256.0, 512.0, 1024.0, 2048.0)
-    """
-    positive = [max(1.0, length) for length in lengths] or [1.0]
-    first = math.floor(math.log2(min(positive)))
-    last = max(first + 1, math.floor(math.log2(max(positive))) + 1)
-    step = math.ceil((last - first) / MOST_COLUMNS)
-    bins = math.ceil((last - first) / step)
-    return tuple(2.0 ** (first + step * i) for i in range(bins + 1))
-
-
-def bin_of(length: float, edges: Sequence[float]) -> int:
-    """Return the number of the bin that a length falls in."""
-    above = sum(1 for edge in edges[1:-1] if length >= edge)
-    return min(above, len(edges) - 2)
-
-
-# --- the workload ----------------------------------------------------------------------------------------------------
-
-
-def lengths_chart(plan: Plan) -> tuple[Chart, ...]:
-    """Draw the share of requests in each cell of lengths, the darker the more."""
-    load = plan.workload
-    if not load.share:
-        return ()
-    figure = length_map(load.isl, load.osl, load.share)
-    (row, column), share = max(figure.shares.items(), key=lambda item: (item[1], item[0][0], -item[0][1]))
-    peaks = sum(math.isclose(cell, share) for cell in figure.shares.values())
-    more_cells = f", as often as in {plural(peaks - 1, 'other cell')}" if peaks > 1 else ""
-    rows = [
-        (significant(i), significant(o), percent(s)) for i, o, s in zip(load.isl, load.osl, load.share, strict=True)
-    ]
-    chart = Chart(
-        title=f"Most frequent: {figure.words(row, column)}, {percent(share)} of requests{more_cells}",
-        caption=f"Cells: % of requests. {plural(len(load.share), 'bucket')} of lengths, binned by powers of two.",
-        drawing=draw_lengths(figure, lambda cell: charts.tone_of(cell or None, (0.0, share))),
-        table=table_of(("#input tokens", "#output tokens", "#share"), rows),
-    )
-    return (chart,)

@@ -13,8 +13,8 @@ from costmodel.words import plural
 from optimizer.plans.plan import Plan, Pool
 from optimizer.plans.records import ClassLatencies, EnginePool, Outcome, Simulation
 from reports import alternatives
-from reports.document import Chart, Column, Detail, Section, Table, table_of
-from reports.fleets import FLEET_WITH_LIMITS, fleet_line, pool_label
+from reports.document import Column, Detail, Section, Table, table_of
+from reports.fleets import FLEET_WITH_LIMITS, fleet_line
 from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
 from reports.question import arrival_facts, arrivals, day_rate, inputs_of, offers, readable_inputs
 from reports.rows import SETTINGS
@@ -43,17 +43,9 @@ WORDS: Final = (
     ("ridge", "FLOP per byte from which on a GPU is bound by compute, no longer by memory bandwidth"),
 )
 """Words of the report and their meanings; docs/glossary.md has these and more."""
-PARTS: Final = {
-    "gemm": "matrix products",
-    "attention": "attention",
-    "experts": "experts",
-    "communication": "communication",
-    "host": "host",
-}
-"""Parts of an engine's step, and their names."""
 
 
-def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
+def workload_section(plan: Plan) -> Section:
     """What was asked of the fleet, and what there was to buy."""
     load, cache = plan.workload, plan.prefix_cache
     source = inputs_of(plan, "workload", "lengths").get("source")
@@ -74,7 +66,6 @@ def workload_section(plan: Plan, charts: tuple[Chart, ...]) -> Section:
     )
     return Section(
         "Workload",
-        charts=charts,
         sections=(
             Section("The demand", facts=demand),
             Section("What was on offer", facts=offers(plan)),
@@ -100,26 +91,19 @@ SimulatedFleet = tuple[float, str, Sequence[EnginePool], Sequence[ClassLatencies
 """A fleet that was simulated: its price [$/h], its name, its pools, what each class gets, and the outcome in words."""
 
 
-def _simulated_table(plan: Plan, fleets: Sequence[SimulatedFleet], *, with_names: bool) -> Table:
-    """A row for each fleet; every latency at the percentile of the goal over its limit, in the worst class.
-
-    with_names: whether the first column has the fleets' names, or else these latencies.
-    """
+def _simulated_table(plan: Plan, fleets: Sequence[SimulatedFleet]) -> Table:
+    """A row for each fleet; every latency at the percentile of the goal, and over its limit, in the worst class."""
     own, rows = plan.cost_usd_per_hour or math.nan, []
     for usd, name, pools, cases, outcome in fleets:
         extra = MISSING if name == "recommended" else signed_percent(usd / own - 1.0)
         tails = worst_tails(cases, plan.classes).values()
-        first = name if with_names else " / ".join(duration(seconds) for _, seconds in tails)
-        used = [percent(share) for share, _ in tails]
+        times = [f"{duration(seconds)} ({percent(share)})" for share, seconds in tails]
         shares = [f"{clean(case.name, 20)} " * (len(cases) > 1) + percent(case.attainment) for case in cases]
-        pool_words = fleet_line(pools, limits=True)
-        rows.append((first, pool_words, hourly(usd), extra, *used, ", ".join(shares), outcome))
-    labels = [METRICS[metric].label for metric in worst_tails((), plan.classes)]
-    header = "fleet" if with_names else f"#{' / '.join(labels)} {goal_words(plan.classes)}"
-    pools_column = Column(FLEET_WITH_LIMITS, shrink=True, lines=6)
-    limits_used = (f"#{label} of limit" for label in labels)
+        rows.append((name, fleet_line(pools, limits=True), hourly(usd), extra, *times, ", ".join(shares), outcome))
+    at, labels = goal_words(plan.classes), [METRICS[metric].label for metric in worst_tails((), plan.classes)]
+    columns = ("fleet", Column(FLEET_WITH_LIMITS, shrink=True, lines=6), "#price", "#extra")
     tones = ["chosen" * (name == "recommended") for _, name, *_ in fleets]
-    return table_of((header, pools_column, "#price", "#extra", *limits_used, "#SLO met", "outcome"), rows, tones)
+    return table_of((*columns, *(f"#{label} {at}" for label in labels), "#SLO met", "outcome"), rows, tones)
 
 
 def _own_outcome(simulation: Simulation) -> str:
@@ -128,22 +112,16 @@ def _own_outcome(simulation: Simulation) -> str:
     return OUTCOMES[Outcome.MEETS if simulation.held else Outcome.MISSES if misses else Outcome.UNDECIDED]
 
 
-OF_LIMIT: Final = "Of limit: the latency at the percentile of the goal over its limit, in the worst class."
+OF_LIMIT: Final = "Latencies are at the percentile of the goal, in brackets over the limit; in the worst class."
 
 
 def simulated_fleets_section(plan: Plan) -> Section:
-    """Every fleet that was simulated, cheapest first; empty where these are not two."""
+    """The recommended fleet and those that simulation did not choose, cheapest first; empty where there are none."""
     simulation, cost = plan.simulation, plan.cost_usd_per_hour
     if simulation is None or cost is None:
         return Section()
-    meets, undecided = OUTCOMES[Outcome.MEETS], OUTCOMES[Outcome.UNDECIDED]
     own = _own_outcome(simulation)
     fleets: list[SimulatedFleet] = [(cost, "recommended", plan.pools, simulation.classes, own)]
-    for row in alternatives.distinct_alternatives(plan):
-        if row.kind != "recommended" and row.latencies and row.cost_usd_per_hour is not None:
-            outcome = meets if alternatives.is_feasible(row) else undecided
-            name = "runner-up" if row.kind == "other_engines" else alternatives.alternative_name(row)
-            fleets.append((row.cost_usd_per_hour, name, row.pools, row.latencies, outcome))
     for fleet in alternatives.tried_fleets(plan):
         if fleet.latencies:
             outcome, name = alternatives.outcome_words(fleet, plan), in_words(fleet.what, alternatives.ORIGINS)
@@ -151,12 +129,9 @@ def simulated_fleets_section(plan: Plan) -> Section:
     if len(fleets) < 2:
         return Section()
     fleets.sort(key=lambda row: (row[0], row[1] != "recommended", row[1]))
-    cheaper = [outcome for usd, *_, outcome in fleets if usd < cost]
-    holding = cheaper.count(meets) or "none"
-    title = f"Simulated: {plural(len(cheaper), 'cheaper fleet')}, {holding} meeting the SLO"
     return Section(
-        title if cheaper else f"Simulated: {len(fleets)} fleets, of which this is the cheapest",
-        table=_simulated_table(plan, fleets, with_names=True),
+        f"Simulated and not chosen: {plural(len(fleets) - 1, 'fleet')}",
+        table=_simulated_table(plan, fleets),
         notes=(OF_LIMIT,),
         detail=Detail.PAGE,
     )
@@ -194,7 +169,7 @@ def front_section(plan: Plan) -> Section:
     looks = f"{plural(tuning.looks, 'fleet')} around the plan's{other_kinds} were simulated"
     return Section(
         f"What a dollar more buys: {gain}",
-        table=_simulated_table(plan, fleets, with_names=False),
+        table=_simulated_table(plan, fleets),
         notes=(f"{OF_LIMIT} {looks}, in full runs like the plan's unless the outcome says otherwise.",),
     )
 
@@ -206,17 +181,6 @@ def features_section(plan: Plan) -> Section:
     ]
     columns = ("without", "#price", Column("finding", shrink=True, lines=6))
     return Section("What features are worth, by formula", table=table_of(columns, rows)) if rows else Section()
-
-
-def steps_section(plan: Plan) -> Section:
-    """What the time of a typical step of each pool goes into: a decode step, or the prefill of the mean prompt."""
-    rows = []
-    for pool in plan.pools:
-        at = pool.operating_point
-        shares = (percent(getattr(at.time_split, name)) for name in PARTS)
-        rows.append((pool_label(pool), duration(at.step_s), significant(at.batch), *shares))
-    columns = ("pool", "#step", "#requests", *(f"#{name}" for name in PARTS.values()))
-    return Section("Where the time of a step goes", table=table_of(columns, rows), detail=Detail.PAGE)
 
 
 def hand_over_sentence(plan: Plan) -> str:

@@ -1,27 +1,24 @@
-"""The answers of whatif and map: sweeps and maps, shadow prices, the tornado and near-optimal fleets."""
+"""The answers of whatif and map: sweeps and maps, shadow prices and near-optimal fleets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle, groupby
 from typing import Any, Final
 
 from costmodel.words import plural
-from optimizer.whatif.answer import Answer, MovedLever, ScenarioAnswer, ShadowPrice
-from reports.charts import HeatCell, draw_heat_map, tone_of
-from reports.document import Chart, Column, Document, Section, Table, said, table_of, without_empty
+from optimizer.whatif.answer import Answer, ScenarioAnswer, ShadowPrice
+from reports.charts import EMPTY_CELL, HeatCell, draw_heat_map, tone_of
+from reports.document import Chart, Column, Document, Section, Table, table_of, without_empty
 from reports.fleets import fleet_line
 from reports.limits import constraint_words
 from reports.numbers import MISSING, hourly, percent, quantity, rate, signed_percent, significant
 from reports.scenarios import (
-    TORNADO_KEY,
     cost_cell,
     cost_words,
-    depends_words,
-    draw_tornado,
+    fleet_notes,
     fleet_table,
-    levers_table,
     no_fleet_document,
     no_fleet_sentences,
     ruled_out_sentences,
@@ -33,7 +30,7 @@ from reports.text import clean
 EFFORTS: Final = {
     "simple": "Each fleet is the cheapest of one pool, or of a prefill and a decode pool, by formula. --full searches "
     "all fleets, and says what any other could save.",
-    "full": "Each fleet is what pdplan optimize --effort quick finds by formula, unless simulation ruled that out.",
+    "full": "Each fleet is what pdplan optimize --effort quick finds by formula.",
     "simulated": "Each fleet is what pdplan optimize finds, and meets every SLO in simulation.",
 }
 
@@ -63,13 +60,8 @@ def sweep_document(results: Sequence[ScenarioAnswer], effort: str) -> Document:
     answers = [answer for _, answer in rows]
     places = [(f"at {_assigned(keys, values)}", answer) for values, answer in rows]
     gaps = [answer.gap for answer in answers if answer.gap is not None]
-    notes = said(
-        *no_fleet_sentences(places),
-        *ruled_out_sentences(miss for answer in answers if answer.pools for miss in answer.refuted),
-        EFFORTS[effort],
-        f"Gap: an upper bound on what any other fleet could save; here at most {percent(max(gaps))}." if gaps else "",
-        *simulated_notes(answers),
-    )
+    gap = f"Gap: an upper bound on what any other fleet could save; here at most {percent(max(gaps))}." if gaps else ""
+    notes = fleet_notes(places, EFFORTS[effort], gap)
     return Document(
         headline=(sweep_headline(answers),),
         sections=(
@@ -151,36 +143,6 @@ def _whole(row: ShadowPrice) -> str:
     return f"{more or f'{quantity(row.wider, row.unit)} more'} save{'s' if row.wider == 1 else ''} {hourly(row.whole)}"
 
 
-# --- the tornado ----------------------------------------------------------------------------------------------------
-
-
-def tornado_record(rows: Sequence[MovedLever]) -> list[dict[str, Any]]:
-    """The tornado as records, with the swing of each lever and the three answers."""
-    return [
-        {"lever": row.key, "value": row.value, "low": row.low, "high": row.high, "swing": row.swing}
-        | {place: best.row for place, best in zip(("at_value", "at_low", "at_high"), row.answers, strict=True)}
-        for row in rows
-    ]
-
-
-def tornado_document(rows: Sequence[MovedLever]) -> Document:
-    """The least cost with each lever lower and higher, the largest swing first."""
-    here, records = rows[0].answers[0], [row.record() for row in rows]
-    if here.cost is None:
-        return no_fleet_document("No fleet meets the SLO.", here)
-    shares = [[best.attainment for best in row.answers if best.attainment is not None] for row in rows]
-    least = [replace(here, attainment=min(three) if len(three) == len(rows[0].answers) else None) for three in shares]
-    levers = levers_table(records, here.cost)
-    table = fleet_table(levers.columns, levers.rows, least, fleets=False)
-    depends = depends_words(records, here.cost)
-    title = "Cost with each lever lower and higher"
-    charts = (Chart(title, TORNADO_KEY, draw_tornado(records, here.cost), table),) if depends else ()
-    still = f"No lever changes the cost of {hourly(here.cost)}: the fleet has room."
-    notes = said("Prices are of one GPU.", *simulated_notes(least, "levers"))
-    sections = Section(charts=charts), Section(table=table), Section(sentences=notes)
-    return Document((f"{depends}." if depends else still,), sections)
-
-
 # --- near-optimal fleets --------------------------------------------------------------------------------------------
 
 
@@ -203,11 +165,7 @@ def alternatives_answer(rows: Sequence[tuple[str, Answer]], slack: float) -> tup
         (condition, cost_cell(answer), percent(excess), f"within {percent(slack)}" * within)
         for (condition, answer), excess, within in zip(rows, excesses, is_within, strict=True)
     ]
-    notes = (
-        *no_fleet_sentences((condition.replace("only", "of only"), answer) for condition, answer in rows),
-        *ruled_out_sentences(miss for answer in answers if answer.pools for miss in answer.refuted),
-        *simulated_notes(answers),
-    )
+    notes = fleet_notes([(condition.replace("only", "of only"), answer) for condition, answer in rows])
     table = fleet_table(("condition", "#cost", "#more", Column("", beside=True)), cells, answers)
     return records, Document((headline,), (Section(table=table), Section(sentences=notes)))
 
@@ -304,10 +262,12 @@ def map_document(keys: Sequence[str], results: Sequence[ScenarioAnswer], effort:
             lambda cell: " + ".join(f"{count} {name}" for name, count in cell.best.gpus.items()) or MISSING,
         ),
     )
+    answers = [answer for cell in cells for answer in (cell.colocated, cell.disaggregated)]
     notes = (
         *no_fleet_sentences((cell.place(keys), cell.best) for cell in cells),
+        *ruled_out_sentences(miss for answer in answers if answer.pools for miss in answer.refuted),
         f"{EFFORTS[effort]} --csv and --json have both fleets of each cell with all settings.",
-        *simulated_notes([answer for cell in cells for answer in (cell.colocated, cell.disaggregated)], "fleets"),
+        *simulated_notes(answers)[-1:],  # no grid has the shares that met the SLO
     )
     return Document(
         headline=(map_headline(keys, cells),),
@@ -344,7 +304,7 @@ def map_chart(keys: Sequence[str], cells: Sequence[Cell]) -> Chart:
         """The strongest tone where the other shape has no fleet."""
         family = "split" if cell.shape == "disaggregated" else "alone"
         saving = most if cell.saving is None else cell.saving
-        tone = tone_of(None if cell.shape is None else saving, (0.0, most), family)
+        tone = EMPTY_CELL if cell.shape is None else tone_of(saving, most, family)
         lines = cell.price.replace("$", "").removesuffix("/h"), signed_percent(cell.difference)
         tip = "; ".join(f"{shape} {cost}, {fleet}" for shape, (cost, fleet) in zip(SHAPES, fleets(cell), strict=True))
         return HeatCell(cell.down, cell.across, lines, tone, f"{cell.place(keys)}: {tip}")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher, unified_diff
+from difflib import unified_diff
 from itertools import groupby, product
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from yaml import YAMLError
 
 from costmodel.engine import Role
 from costmodel.errors import InputError, shown, value_of
@@ -29,11 +31,12 @@ from reports.deploy.deployment import (
 )
 from reports.deploy.describe import describe
 from reports.deploy.flags import engine_flags
+from reports.deploy.formats import documents_of, manifest
 from reports.deploy.hosts import by_size, gateway_rules, host_files
 from reports.deploy.kubernetes import coarse_words, dynamo_files, llmd_files
 from reports.deploy.measurement import benchmark_files, monitoring_files, readme_page
 from reports.verdict import kept_by_requests
-from reports.whole_files import LARGEST_LISTED, SUMS, check_listed, first_bytes, write_listed
+from reports.whole_files import LARGEST_LISTED, SUMS, check_listed, write_listed
 from search_spaces.bounds import NO_TARGET, TARGET_NAMES
 from search_spaces.enumeration import degree_refusals, memory_refused
 from search_spaces.fields import faults_of
@@ -252,10 +255,10 @@ def _balancing(plan: Plan, deployment: Deployment) -> str:
     behind = plan.simulation.behind_least_requests
     if behind is not None and behind.held:
         return ""
-    shown_share = "was not simulated"
+    result = "the plan was not simulated"
     if behind is not None:
-        shown_share = f"is not shown to meet the SLO ({kept_by_requests(plan.simulation, behind)})"
-    return f"the target has a least-requests router, and behind such a router the plan {shown_share}"
+        result = f"the plan is not shown to meet the SLO: {kept_by_requests(plan.simulation, behind)}"
+    return f"{deployment.target.title} has a least-requests router, behind which {result}"
 
 
 def write_deployment(
@@ -277,7 +280,10 @@ def check_deployment(directory: Path, *, force: bool) -> None:
             f"{shown_path(directory)} is not empty; choose another directory, or replace the deployment in it with "
             "--force"
         )
-    if check_listed(directory) and first_bytes(directory / README, len(MARKER)) != MARKER.encode():
+    page = b""
+    with suppress(InputError):
+        page = read_file(directory / README, LARGEST_LISTED)
+    if check_listed(directory) and not page.startswith(MARKER.encode()):
         raise InputError(f"{shown_path(directory)} holds something else than a deployment; choose another directory")
 
 
@@ -339,8 +345,8 @@ MOST_SHOWN: Final = 1000
 """Characters of a line that is shown."""
 ADDRESS: Final = re.compile(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?")
 """A host's name or address, as it may stand in a URL and in a shell's file of variables."""
-CLUSTER_KEYS: Final = {"labels": "metadata", "storageClassName": "spec"}
-"""Keys that a user may add where the plan has none, and the keys they are of: a cluster may ask for them."""
+CLUSTER_KEYS: Final = frozenset(("labels", "storageClassName"))
+"""Keys that a user may add where the plan has none: a cluster may ask for them."""
 
 
 def differences(plan_files: Mapping[str, str], present: Mapping[str, str]) -> list[str]:
@@ -356,49 +362,46 @@ def differences(plan_files: Mapping[str, str], present: Mapping[str, str]) -> li
             places.append(f"{path} is missing")
             continue
         try:
-            planned, here = _compared_lines(path, text), _compared_lines(path, present[path])
+            planned, here = _compared_lines(path, text, present[path])
         except InputError as error:
             places.append(str(error))
             continue
-        lines = list(unified_diff(planned, _without_cluster_keys(planned, here), lineterm="", n=1))[2:]
+        lines = list(unified_diff(planned, here, lineterm="", n=1))[2:]
         for is_head, group in groupby(lines, key=lambda line: line.startswith("@@")):
             if not is_head:
                 places.append("\n".join([f"{path}:", *(line[:MOST_SHOWN] for line in group)]))
     return places
 
 
-def _without_cluster_keys(planned: Sequence[str], here: Sequence[str]) -> list[str]:
-    """The lines here without keys of CLUSTER_KEYS that the plan does not have, and without what is below them."""
-    lines = list(here)
-    for tag, _, _, first, end in reversed(SequenceMatcher(None, planned, here, autojunk=False).get_opcodes()):
-        if tag == "insert" and _is_cluster_key(here, first, end):
-            del lines[first:end]
-    return lines
+def _compared_lines(path: str, planned: str, here: str) -> list[list[str]]:
+    """The lines of a planned file and of that here: of YAML as it is read, without what only a cluster asks for."""
+    if not path.endswith(".yaml"):
+        return [_words_apart(path, text) for text in (planned, here)]
+    try:
+        documents = documents_of(planned), documents_of(here)
+    except (YAMLError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from error
+    texts = manifest("", *documents[0]), manifest("", *_without_cluster_keys(*documents))
+    return [text.splitlines()[1:] for text in texts]
 
 
-def _is_cluster_key(lines: Sequence[str], first: int, end: int) -> bool:
-    """Whether lines from first to before end are a key of CLUSTER_KEYS that is new there, with all below it."""
-    key = lines[first].strip().partition(":")[0]
-    depths = [len(line) - len(line.lstrip(" ")) for line in lines]
-    depth = depths[first]
-    block_end = next((n for n in range(first + 1, len(lines)) if depths[n] <= depth), len(lines))
-    parent = next((n for n in reversed(range(first)) if depths[n] < depth), None)
-    if key not in CLUSTER_KEYS or parent is None or block_end != end:
-        return False
-    last = next((n for n in range(end, len(lines)) if depths[n] < depth), len(lines))
-    keys = [n for n in range(parent, last) if depths[n] == depth and lines[n].strip().startswith(f"{key}:")]
-    return lines[parent].strip(" -") == f"{CLUSTER_KEYS[key]}:" and keys == [first]
+def _without_cluster_keys(planned: Any, here: Any) -> Any:
+    """What stands here, without keys of CLUSTER_KEYS that the plan does not have, and without what is below them."""
+    if isinstance(planned, dict) and isinstance(here, dict):
+        kept = {key: value for key, value in here.items() if key in planned or key not in CLUSTER_KEYS}
+        return {key: _without_cluster_keys(planned.get(key), value) for key, value in kept.items()}
+    if isinstance(planned, list) and isinstance(here, list) and len(planned) == len(here):
+        return [_without_cluster_keys(*pair) for pair in zip(planned, here, strict=True)]
+    return here
 
 
-def _compared_lines(path: str, text: str) -> list[str]:
+def _words_apart(path: str, text: str) -> list[str]:
     """The lines of a file without comments; each word of a command is one, and of an address only its name."""
     if ".json" in path:
         return text.splitlines()
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if path.endswith(".env"):
         return _addressed_names(path, lines)
-    if not path.endswith((".sh", ".cfg")):
-        return lines
     return [f"{'    ' * bool(number)}{word}" for line in lines for number, word in enumerate(line.split())]
 
 

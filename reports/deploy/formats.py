@@ -94,8 +94,12 @@ def render(template: str, **values: Any) -> str:
 
 def objects(template: str, **values: Any) -> list[Any]:
     """The documents of a template of YAML, such as "kubernetes/pod.yaml", as data; empty ones are left out."""
-    documents = yaml.load_all(render(template, **values), Loader=_LOADER)
-    return [_reveal(document) for document in documents if document is not None]
+    return [_reveal(document) for document in documents_of(render(template, **values)) if document is not None]
+
+
+def documents_of(text: str) -> list[Any]:
+    """The documents of a text of YAML, as data."""
+    return list(yaml.load_all(text, Loader=_LOADER))
 
 
 @cache
