@@ -32,8 +32,9 @@ times as long as 16-bit ones (kernels/gemm_2026.csv, 2,048 rows and more)."""
 MARLIN_MXFP4 = "w4a16"
 """Stored dtype of MXFP4 experts that an engine was told to run by Marlin."""
 DISPATCHED = "fp8_dispatched"
-"""FP8 experts of tokens that an all-to-all brings: SGLang and vLLM run DeepGEMM on what DeepEP delivers, on Blackwell
-instead of the kernel that chooses the experts itself (`--moe-a2a-backend`, `--all2all-backend`)."""
+"""FP8 experts of tokens that DeepEP brings: SGLang and vLLM then run DeepGEMM, on Blackwell in place of the kernel that
+chooses the experts itself (`--moe-a2a-backend`, `--all2all-backend`). Counted where ranks reach beyond one server: on
+one, no script of the measured runs asks for DeepEP, and no row shows its kernels."""
 
 _UNITS = {"fp8": ("fp8", "fp8"), "int8": ("int8", "int8"), "fp4": ("fp4", "fp4"), "mxfp4": ("fp4", "fp8")}
 """VENDOR: units that a GPU must have for a stored dtype, and those whose rate its products run at. FP4 weights with FP8
@@ -194,7 +195,9 @@ def kernels_of(model: Transformer, config: EngineConfig, part: Part, conditions:
     if part is not Part.EXPERTS:
         return conditions.fp8_kernels
     if conditions.fp8_kernels == "fp8":
-        return DISPATCHED if split.data > 1 and split.expert > 1 else "fp8"
+        domain = config.accelerator.scale_up_size
+        beyond_server = domain > config.accelerator.node_size or split.tensor * split.data > domain
+        return DISPATCHED if split.data > 1 and split.expert > 1 and beyond_server else "fp8"
     return (
         "fp8" if split.expert >= max(group.feed_forward.experts for group in model.layers) else conditions.fp8_kernels
     )

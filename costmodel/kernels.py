@@ -497,9 +497,9 @@ def all_to_all_time(engines: EngineArrays, block: FeedForward, tokens: FloatArra
     """Dispatch to the experts and combine again [s]; zero without data ranks, where all-reduce does it.
 
     Each of R = tp x dp ranks owns tokens / R and sends each to the ranks of its experts: c = R/ep x ep (1 - (1 -
-    1/ep)^k) of them on average, (n - 1) / n of which are reached over the links of a scale-up domain of n ranks. Each of
-    the D - 1 other domains gets a token once over the network, with the chance 1 - (1 - 1/D)^k that experts of it are
-    there, and passes it on meanwhile (DeepEP's README, forwarding between NVLink and RDMA):
+    1/ep)^k) of them on average, (n - 1) / n of which are reached over the links of a scale-up domain of n ranks. Each
+    of the D - 1 other domains gets a token once over the network, with the chance 1 - (1 - 1/D)^k that it holds one of
+    the experts, and passes it on meanwhile (DeepEP's README, forwarding between NVLink and RDMA):
 
         max(c (n - 1) / n / B_inside, (D - 1) (1 - (1 - 1/min(ep, D))^k) / B_across) bytes + latency, each way
 
