@@ -14,6 +14,7 @@ from costmodel.accelerator import InEngine, KernelEfficiency, Link, Origin
 from costmodel.attention import Part
 from costmodel.engine import NO_OVERHEAD, EngineConfig, Role
 from costmodel.engine_arrays import (
+    DISPATCHED,
     MARLIN_MXFP4,
     SERVING,
     TABLE_SKEW,
@@ -22,6 +23,7 @@ from costmodel.engine_arrays import (
     compute_dtype,
     engine_arrays,
     kernel_efficiency,
+    kernels_of,
 )
 from costmodel.errors import InputError
 from costmodel.kernels import (
@@ -541,6 +543,22 @@ def decode(
     config = toy_config(load_catalog().accelerator(gpu), weight_dtype=dtype, tensor=expert, expert=expert)
     arrays = engine_arrays(model, [config], NO_OVERHEAD, conditions)
     return step_time(model, arrays, StepLoad.decode(batch, 1000))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "data", "kernels"),
+    [
+        ("GB200", 8, DISPATCHED),
+        ("GB200", 1, "fp8"),
+        ("B200", 8, "fp8"),
+        ("B200", 16, DISPATCHED),
+        ("A100-80", 16, "bf16"),
+    ],
+)
+def test_experts_beyond_one_server_are_those_after_a_dispatch(gpu: str, data: int, kernels: str) -> None:
+    config = toy_config(load_catalog().accelerator(gpu), weight_dtype="fp8", data=data, expert=data)
+    assert kernels_of(deepseek_v3(), config, Part.EXPERTS) == kernels
+    assert kernels_of(deepseek_v3(), config, Part.FEED_FORWARD) == kernels.partition("_")[0]
 
 
 def test_single_rows_pay_for_a_slow_kernel_in_tables_only() -> None:
