@@ -393,7 +393,7 @@ PAIR = 2
 
 
 def _link_rates(configs: Sequence[EngineConfig], kernel_class: str | None) -> LinkRates:
-    """Links with the collective's efficiency; with None, bare links whose operation costs the link's own latency.
+    """Scale-up links with the collective's efficiency; with None, bare ones whose operation costs their own latency.
 
     Where more than a pair of GPUs meet in the host, they have `shared` of one link together, so each has shared / n.
     """
@@ -405,8 +405,7 @@ def _link_rates(configs: Sequence[EngineConfig], kernel_class: str | None) -> Li
             rows.append((inside.bandwidth, across.bandwidth, inside.latency, across.latency))
             continue
         efficiency = kernel_efficiency(accelerator, kernel_class, ACTIVATION_DTYPE)
-        share = efficiency.memory
         group = min(config.parallelism.tensor * config.parallelism.data, accelerator.scale_up_size)
-        near = efficiency.shared / group if efficiency.shared and group > PAIR else share
+        near = efficiency.shared / group if efficiency.shared and group > PAIR else efficiency.memory
         rows.append((inside.bandwidth * near, across.bandwidth, efficiency.launch, across.latency))
     return LinkRates(*(_column(column) for column in zip(*rows, strict=True)))
