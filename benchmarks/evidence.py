@@ -30,6 +30,7 @@ from step_tables import Shape, all_reduce_steps, attention_steps, gemm_steps, lo
 from suspect import Finding, beats_physics, link_unused, narrower_is_slower, one_row_slower
 
 from benchmarks.efficiency_curve import CONSTANT, Samples, fit
+from costmodel.engine_arrays import DISPATCHED
 from costmodel.transformer import touched_experts
 
 SHARED = "all_reduce_shared"
@@ -245,20 +246,28 @@ EXPANDING_VERSIONS = {"0.24.0": "vllm 0.24.0", "1.3.0rc20": "trtllm 1.3.0rc20"}
 
 
 def newer_moe_evidence(folder: Path, hardware: dict[str, Hardware]) -> list[Evidence]:
-    """Experts of B200: the common kernel of SGLang and vLLM in newer tables.
+    """Experts of B200: the common kernel of SGLang and vLLM in newer tables, and DeepGEMM after a dispatch.
 
-    FP8 ones on one group of ranks: what several groups add is as composed steps show (`BY_TENSOR`), for served rows ask
-    for more than those tables have.
+    FP8 ones of the former on one group of ranks: what several groups add is as composed steps show (`BY_TENSOR`), for
+    served rows ask for more than those tables have.
     """
     rows = select(rows_of(folder / "kernels" / "moe_2026.csv.gz"), system="b200_sxm")
-    rows = [row for row in rows if "flashinfer_trtllm" in row["kernel_source"]]
-    source = f"kernels/moe_2026.csv ({TABLES}), flashinfer_trtllm of sglang 0.5.14 and vllm 0.24.0"
-    wide, block = select(rows, dtype="bfloat16"), select(rows, dtype="fp8_block", moe_ep_size="1")
+    own = [row for row in rows if "flashinfer_trtllm" in row["kernel_source"]]
+    source = "flashinfer_trtllm of sglang 0.5.14 and vllm 0.24.0"
+    tables = (
+        ("bf16", select(own, dtype="bfloat16"), f"{source} bfloat16"),
+        ("fp8", select(own, dtype="fp8_block", moe_ep_size="1"), f"{source} fp8_block"),
+        (DISPATCHED, select(rows, kernel_source="deepgemm"), "DeepGEMM of trtllm 1.3.0rc20 fp8_block"),
+    )
     return [
         evidence(
-            "B200", "moe", DTYPES[kind], moe_samples(system_rows, hardware["B200"], DTYPES[kind]), f"{source} {kind}"
+            "B200",
+            "moe",
+            dtype,
+            moe_samples(system_rows, hardware["B200"], dtype.partition("_")[0]),
+            f"kernels/moe_2026.csv ({TABLES}), {name}",
         )
-        for kind, system_rows in (("bfloat16", wide), ("fp8_block", block))
+        for dtype, system_rows, name in tables
     ]
 
 

@@ -26,12 +26,13 @@ from relatives import LIKE, LINKED_LIKE, RELATIVE  # noqa: E402
 from benchmarks.efficiency_curve import CONSTANT, EfficiencyCurve, Fit, assess, fit, predict  # noqa: E402
 from benchmarks.folders import data_folder  # noqa: E402
 from costmodel.accelerator import KERNEL_CLASSES  # noqa: E402
+from costmodel.engine_arrays import DISPATCHED  # noqa: E402
 
 Key = tuple[str, str]
 
 MATRIX_DTYPES = ("bf16", "fp8", "int8", "fp4")
 KV_DTYPES = ("bf16", "fp8")
-NAMED = ("fp8_block", BY_TENSOR, "mxfp4")
+NAMED = ("fp8_block", BY_TENSOR, DISPATCHED, "mxfp4")
 """Particular kernels, of FP8 and of MXFP4 experts expanded to 16 bit, which have an entry where a table has them."""
 DTYPES_OF = {
     name: MATRIX_DTYPES if name in ("gemm", "moe") else ("bf16",) if name.startswith("all_") else KV_DTYPES
@@ -296,7 +297,7 @@ def yaml_text(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) -
         "# cast, spill: bytes per element that separate kernels move; eager_us, floor_us, single_us: without a CUDA",
         "# graph, what the host adds, the least time of a kernel, and what a single row takes more; shared: share of",
         "# one link that more than two ranks share",
-        "# fp8_block, fp8_tensor: particular kernels, only where asked for by name",
+        "# fp8_block, fp8_tensor: particular kernels, only where asked for by name; fp8_dispatched: after a dispatch",
         "# like: as that accelerator, but assumed; links_like: the same of collectives, where links are another kind",
     ]
     for name, table in {"default": default, **entries}.items():

@@ -31,6 +31,10 @@ MXFP4 have figures of their own. Dense matrices keep the whole peak: on A100 tho
 times as long as 16-bit ones (kernels/gemm_2026.csv, 2,048 rows and more)."""
 MARLIN_MXFP4 = "w4a16"
 """Stored dtype of MXFP4 experts that an engine was told to run by Marlin."""
+DISPATCHED = "fp8_dispatched"
+"""FP8 experts of tokens that DeepEP brings: SGLang and vLLM then run DeepGEMM, on Blackwell in place of the kernel that
+chooses the experts itself (`--moe-a2a-backend`, `--all2all-backend`). Counted where ranks reach beyond one server: on
+one, no script of the measured runs asks for DeepEP, and no row shows its kernels."""
 
 _UNITS = {"fp8": ("fp8", "fp8"), "int8": ("int8", "int8"), "fp4": ("fp4", "fp4"), "mxfp4": ("fp4", "fp8")}
 """VENDOR: units that a GPU must have for a stored dtype, and those whose rate its products run at. FP4 weights with FP8
@@ -175,6 +179,30 @@ def compute_dtype(weight_dtype: str, accelerator: Accelerator) -> str:
     return unit if needed in accelerator.peak_flops else ACTIVATION_DTYPE
 
 
+def kernels_of(model: Transformer, config: EngineConfig, part: Part, conditions: Conditions = SERVING) -> str:
+    """Compute dtype of a part's matrices, or the name of particular kernels, by which their efficiency is listed.
+
+    A rank with a single expert has nothing to group: particular kernels for grouped experts do not run there. Units
+    that take MXFP4 apply its scales themselves (PTX ISA, block scaling of tcgen05.mma), so its experts run as those
+    with one scale for each matrix do. FP8 blocks of 128 are rescaled in software.
+    """
+    weight_dtype, split = model.part_dtype(part, config.weight_dtype), config.parallelism
+    unit_dtype = compute_dtype(weight_dtype, config.accelerator)
+    if unit_dtype != "fp8":
+        return unit_dtype
+    if weight_dtype == "mxfp4":
+        return "fp8_tensor"
+    if part is not Part.EXPERTS:
+        return conditions.fp8_kernels
+    if conditions.fp8_kernels == "fp8":
+        domain = config.accelerator.scale_up_size
+        beyond_server = domain > config.accelerator.node_size or split.tensor * split.data > domain
+        return DISPATCHED if split.data > 1 and split.expert > 1 and beyond_server else "fp8"
+    return (
+        "fp8" if split.expert >= max(group.feed_forward.experts for group in model.layers) else conditions.fp8_kernels
+    )
+
+
 def kernel_efficiency(accelerator: Accelerator, kernel_class: str, dtype: str) -> KernelEfficiency:
     """Efficiency of a kernel class, or of the nearest thing known: 16 bit instead of `dtype`, then a kindred class."""
     for name in (kernel_class, _STANDS_IN.get(kernel_class, kernel_class)):
@@ -260,24 +288,17 @@ def _matrix_rates(
     """Rates of GEMMs over one part: FLOP/s by the dtype computed in, byte/s by the dtype stored.
 
     A module of latent attention was timed as a whole, so its own launch stands in for the floor of its projections.
-    A rank with a single expert has nothing to group: particular kernels for grouped experts do not run there. Units
-    that take MXFP4 apply its scales themselves (PTX ISA, block scaling of tcgen05.mma), so its experts run as those
-    with one scale for each matrix do. FP8 blocks of 128 are rescaled in software.
     """
     module = part is Part.ATTENTION and model.is_latent
     apart = part is Part.EXPERTS or module  # whose conversions their own curves have
     eager = not conditions.graphs and not module
-    experts = max(group.feed_forward.experts for group in model.layers)
     pairs: list[tuple[KernelEfficiency, KernelEfficiency]] = []
     shares: list[float] = []
     peaks: list[float] = []
     for config in configs:
         weight_dtype = model.part_dtype(part, config.weight_dtype)
         unit_dtype = compute_dtype(weight_dtype, config.accelerator)
-        has_groups = part is not Part.EXPERTS or config.parallelism.expert < experts
-        kernels = conditions.fp8_kernels if unit_dtype == "fp8" and has_groups else unit_dtype
-        if weight_dtype == "mxfp4" and unit_dtype == "fp8":
-            kernels = "fp8_tensor"
+        kernels = kernels_of(model, config, part, conditions)
         compute = kernel_efficiency(config.accelerator, kernel_class, kernels)
         if conditions.in_engine and unit_dtype != ACTIVATION_DTYPE and not apart:
             wide = kernel_efficiency(config.accelerator, kernel_class, ACTIVATION_DTYPE)
@@ -372,7 +393,7 @@ PAIR = 2
 
 
 def _link_rates(configs: Sequence[EngineConfig], kernel_class: str | None) -> LinkRates:
-    """Links with the collective's efficiency; with None, bare links whose operation costs the link's own latency.
+    """Scale-up links with the collective's efficiency; with None, bare ones whose operation costs their own latency.
 
     Where more than a pair of GPUs meet in the host, they have `shared` of one link together, so each has shared / n.
     """
@@ -384,8 +405,7 @@ def _link_rates(configs: Sequence[EngineConfig], kernel_class: str | None) -> Li
             rows.append((inside.bandwidth, across.bandwidth, inside.latency, across.latency))
             continue
         efficiency = kernel_efficiency(accelerator, kernel_class, ACTIVATION_DTYPE)
-        share = efficiency.memory
         group = min(config.parallelism.tensor * config.parallelism.data, accelerator.scale_up_size)
-        near = efficiency.shared / group if efficiency.shared and group > PAIR else share
-        rows.append((inside.bandwidth * near, across.bandwidth * share, efficiency.launch, across.latency))
+        near = efficiency.shared / group if efficiency.shared and group > PAIR else efficiency.memory
+        rows.append((inside.bandwidth * near, across.bandwidth, efficiency.launch, across.latency))
     return LinkRates(*(_column(column) for column in zip(*rows, strict=True)))

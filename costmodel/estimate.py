@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .accelerator import KernelEfficiency, Origin
 from .attention import Part
 from .engine import EngineConfig, EngineOverhead, Parallelism, Role
-from .engine_arrays import EngineArrays, compute_dtype, engine_arrays, kernel_efficiency
+from .engine_arrays import EngineArrays, compute_dtype, engine_arrays, kernel_efficiency, kernels_of
 from .errors import InputError
 from .memory import (
     activation_bytes,
@@ -156,7 +156,7 @@ def used_efficiencies(model: Transformer, config: EngineConfig) -> dict[tuple[st
         kind = "latent" if group.attention.is_latent else "attention"
         pairs += [(f"{kind}_prefill", config.kv_dtype), (f"{kind}_decode", config.kv_dtype)]
     if model.is_moe:
-        pairs.append(("moe", compute_dtype(model.part_dtype(Part.EXPERTS, config.weight_dtype), accelerator)))
+        pairs.append(("moe", kernels_of(model, config, Part.EXPERTS)))
     if split.tensor > 1:
         pairs.append(("all_reduce", "bf16"))
     if split.data > 1:

@@ -496,18 +496,26 @@ def all_reduce_time(engines: EngineArrays, size: FloatArray) -> FloatArray:
 def all_to_all_time(engines: EngineArrays, block: FeedForward, tokens: FloatArray) -> FloatArray:
     """Dispatch to the experts and combine again [s]; zero without data ranks, where all-reduce does it.
 
-    Each of R = tp x dp ranks owns tokens / R and sends each to the ranks of its experts: R/ep x ep (1 - (1 - 1/ep)^k)
-    of them on average. Of the R - 1 others those outside the scale-up domain are reached over the network.
+    Each of R = tp x dp ranks owns tokens / R and sends each to the ranks of its experts: c = R/ep x ep (1 - (1 -
+    1/ep)^k) of them on average, (n - 1) / n of which are reached over the links of a scale-up domain of n ranks. Each
+    of the D - 1 other domains gets a token once over the network, with the chance 1 - (1 - 1/D)^k that it holds one of
+    the experts, and passes it on meanwhile (DeepEP's README, forwarding between NVLink and RDMA):
+
+        max(c (n - 1) / n / B_inside, (D - 1) (1 - (1 - 1/min(ep, D))^k) / B_across) bytes + latency, each way
+
+    DeepEP reaches 43 to 58 GB/s of cards of 50 (there), so B_across is the whole card.
     """
     rates = engines.all_to_all
     ranks = engines.tensor * engines.data
-    groups = engines.expert * (1.0 - (1.0 - 1.0 / engines.expert) ** block.experts_per_token)
+    chosen = block.experts_per_token
+    groups = engines.expert * (1.0 - (1.0 - 1.0 / engines.expert) ** chosen)
     copies = tokens / ranks * (ranks / engines.expert) * groups
     near = np.minimum(ranks, engines.domain)
-    size = copies * block.expert_hidden * ACTIVATION_BYTES
-    per_byte = (near - 1.0) / ranks / rates.inside + (ranks - near) / ranks / rates.across
+    domains = ranks / near
+    far_copies = tokens / ranks * (domains - 1.0) * (1.0 - (1.0 - 1.0 / np.minimum(engines.expert, domains)) ** chosen)
+    moved = np.maximum(copies * (near - 1.0) / near / rates.inside, far_copies / rates.across)
     latency = rates.launch + np.where(ranks > near, rates.hop, 0.0)
-    one_way = np.sign(tokens) * (size * per_byte + latency)
+    one_way = np.sign(tokens) * (moved * block.expert_hidden * ACTIVATION_BYTES + latency)
     return np.asarray(np.where(engines.data > 1, 2.0 * one_way, 0.0))
 
 

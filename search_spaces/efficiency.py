@@ -36,10 +36,11 @@ WIDER: Mapping[str, tuple[str, ...]] = {
     "mxfp4": ("mxfp4",),
     "fp8_block": ("fp8_block", "fp8", "bf16"),
     "fp8_tensor": ("fp8_tensor", "fp8", "bf16"),
+    "fp8_dispatched": ("fp8_dispatched", "fp8", "bf16"),
 }
 """By compute dtype: itself, then the dtypes whose efficiency stands in for it. mxfp4 are experts expanded to 16 bit by
 a kernel made for that, of GPUs that it was timed on and their relatives; fp8_block and fp8_tensor are particular FP8
-kernels, asked for by name (`costmodel.engine_arrays.Conditions`)."""
+kernels, asked for by name (`costmodel.engine_arrays.Conditions`); fp8_dispatched are `DISPATCHED` experts."""
 
 _Share = Annotated[float, share(bounds.EFFICIENCY)]
 _NotNegative = Annotated[float, number(bounds.NOT_NEGATIVE)]

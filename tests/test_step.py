@@ -14,6 +14,7 @@ from costmodel.accelerator import InEngine, KernelEfficiency, Link, Origin
 from costmodel.attention import Part
 from costmodel.engine import NO_OVERHEAD, EngineConfig, Role
 from costmodel.engine_arrays import (
+    DISPATCHED,
     MARLIN_MXFP4,
     SERVING,
     TABLE_SKEW,
@@ -22,6 +23,7 @@ from costmodel.engine_arrays import (
     compute_dtype,
     engine_arrays,
     kernel_efficiency,
+    kernels_of,
 )
 from costmodel.errors import InputError
 from costmodel.kernels import (
@@ -172,13 +174,12 @@ def test_all_reduce_by_hand() -> None:
 
 
 def test_all_to_all_by_hand() -> None:
-    """16 data ranks in two domains: every token to its 8 experts' ranks, once per distinct rank."""
+    """16 data ranks in two domains: every token once to the ranks of its 8 experts, over the network to a domain."""
     gpu = toy_accelerator(efficiency=toy_efficiency(1, 1, 5e-6))
     arrays = engine_arrays(deepseek_v3(), [toy_config(gpu, data=16, expert=16)], NO_OVERHEAD)
     block = deepseek_v3().layers[1].feed_forward
-    copies = 64 * 16 * (1 - (15 / 16) ** 8)
-    size = copies * 7168 * 2
-    one_way = size * (7 / 16 / 450e9 + 8 / 16 / 50e9) + 5e-6 + 10e-6
+    inside, across = 64 * 16 * (1 - (15 / 16) ** 8) * 7 / 8 / 450e9, 64 * (1 - (1 / 2) ** 8) / 50e9
+    one_way = max(inside, across) * 7168 * 2 + 5e-6 + 10e-6
     assert all_to_all_time(arrays, block, np.array([[1024.0]]))[0, 0] == pytest.approx(2 * one_way)
 
 
@@ -542,6 +543,22 @@ def decode(
     config = toy_config(load_catalog().accelerator(gpu), weight_dtype=dtype, tensor=expert, expert=expert)
     arrays = engine_arrays(model, [config], NO_OVERHEAD, conditions)
     return step_time(model, arrays, StepLoad.decode(batch, 1000))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "data", "kernels"),
+    [
+        ("GB200", 8, DISPATCHED),
+        ("GB200", 1, "fp8"),
+        ("B200", 8, "fp8"),
+        ("B200", 16, DISPATCHED),
+        ("A100-80", 16, "bf16"),
+    ],
+)
+def test_experts_beyond_one_server_are_those_after_a_dispatch(gpu: str, data: int, kernels: str) -> None:
+    config = toy_config(load_catalog().accelerator(gpu), weight_dtype="fp8", data=data, expert=data)
+    assert kernels_of(deepseek_v3(), config, Part.EXPERTS) == kernels
+    assert kernels_of(deepseek_v3(), config, Part.FEED_FORWARD) == kernels.partition("_")[0]
 
 
 def test_single_rows_pay_for_a_slow_kernel_in_tables_only() -> None:
