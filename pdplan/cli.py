@@ -160,7 +160,6 @@ def _fail_on_machine(error: Exception) -> int | None:
 REPLACED = {
     "--tornado": "pdplan optimize FILE --sensitivity shows the cost with each lever lower and higher",
     "--backend": "--address ADDRESS alone chooses a Dask cluster",
-    "--from": "name the config.json as NAME",
 }
 """What took the place of options that are gone."""
 

@@ -211,7 +211,7 @@ def mended(start: Verdict) -> Fleet | None:
     ],
     ids=[
         "a larger chunk, and a still larger",
-        "a batch limit of twice as many",
+        "the next larger batch limit",
         "a chunk and a batch limit",
     ],
 )

@@ -345,8 +345,8 @@ def other_settings(bench: Bench, miss: Verdict) -> list[Fleet]:
 
     Chunks are one or two places larger in the table, or smaller: to an engine that stops its decodes for prompts few
     large ones are a mercy, to one that mixes them small ones. Batch limits are the smallest that the formulas think
-    enough at RATE_MARGIN of the demand; where a pool has that, a larger one. Of a fleet that misses by far, and by
-    formula too, only what the formulas promise more of; none where only its confirmation showed it to miss. One that
+    enough at RATE_MARGIN of the demand; where a pool has that, the next larger one. Of a fleet that misses by far, and
+    by formula too, only what the formulas promise more of; none where only its confirmation showed it to miss. One that
     did not come out of a crowd gets smaller batch limits: fewer requests at once fill less memory.
     """
     instance, fleet = bench.instance, miss.fleet
@@ -399,14 +399,12 @@ def each_setting(instance: Instance, fleet: Fleet, worst_pools: Sequence[int]) -
 
 
 def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
-    """The pool with the smallest batch limit that suffices by formula; if it has that, with one of twice as many."""
+    """The pool with the smallest batch limit that suffices by formula; if it has that, with the next larger one."""
     pool = fleet.pools[index]
     enough = min(1.0, worst_share(instance, fleet, RATE_MARGIN))
     for seqs in instance.tables.limits_below(pool.shape, pool.seqs):
         less = replace(pool, seqs=seqs)
         if worst_share(instance, _changed(fleet, {index: less}), RATE_MARGIN) >= enough:
             return less
-    limits, requests = instance.tables.limits_of(pool.shape), instance.tables.seqs
-    larger = limits[limits > pool.seqs]
-    twice = larger[requests[larger] <= 2.0 * requests[pool.seqs]]
-    return replace(pool, seqs=int([pool.seqs, *larger[:1], *twice][-1]))
+    larger = (int(seqs) for seqs in instance.tables.limits_of(pool.shape) if seqs > pool.seqs)
+    return replace(pool, seqs=next(larger, pool.seqs))

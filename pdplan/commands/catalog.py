@@ -203,6 +203,7 @@ def _link(link: dict[str, float]) -> str:
 
 @click.command(short_help="List the models of the catalog, or show one.")
 @click.argument("name", required=False)
+@click.option("--from", "config", metavar="CONFIG", help="The same as NAME.")
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write an architecture file of NAME, to be completed.")
 @click.option("--check", is_flag=True, help="Count the parameters of NAME by transformers too (pdplan[transformers]).")
 @json_option
@@ -213,6 +214,7 @@ def models(
     /,
     *,
     name: str | None,
+    config: str | None,
     output: Path | None,
     check: bool,
     force: bool,
@@ -246,6 +248,7 @@ def models(
         names_with,
     )
 
+    name = name or config
     if output is not None:
         if name is None:
             raise InputError("-o FILE writes the architecture file of one model; name it, such as a config.json")
