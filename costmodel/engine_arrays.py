@@ -33,8 +33,8 @@ MARLIN_MXFP4 = "w4a16"
 """Stored dtype of MXFP4 experts that an engine was told to run by Marlin."""
 DISPATCHED = "fp8_dispatched"
 """FP8 experts of tokens that DeepEP brings: SGLang and vLLM then run DeepGEMM, on Blackwell in place of the kernel that
-chooses the experts itself (`--moe-a2a-backend`, `--all2all-backend`). Counted where ranks reach beyond one server: on
-one, no script of the measured runs asks for DeepEP, and no row shows its kernels."""
+chooses the experts itself (`--moe-a2a-backend`, `--all2all-backend`). Counted where an NVLink domain spans servers, and
+elsewhere where ranks reach beyond one: within, no script of the measured runs asks for DeepEP, and no row shows it."""
 
 _UNITS = {"fp8": ("fp8", "fp8"), "int8": ("int8", "int8"), "fp4": ("fp4", "fp4"), "mxfp4": ("fp4", "fp8")}
 """VENDOR: units that a GPU must have for a stored dtype, and those whose rate its products run at. FP4 weights with FP8
@@ -182,7 +182,8 @@ def compute_dtype(weight_dtype: str, accelerator: Accelerator) -> str:
 def kernels_of(model: Transformer, config: EngineConfig, part: Part, conditions: Conditions = SERVING) -> str:
     """Compute dtype of a part's matrices, or the name of particular kernels, by which their efficiency is listed.
 
-    A rank with a single expert has nothing to group: particular kernels for grouped experts do not run there. Units
+    A rank with a single expert has nothing to group: kernels for grouped experts that `conditions` name do not run
+    there. Units
     that take MXFP4 apply its scales themselves (PTX ISA, block scaling of tcgen05.mma), so its experts run as those
     with one scale for each matrix do. FP8 blocks of 128 are rescaled in software.
     """
@@ -393,8 +394,9 @@ PAIR = 2
 
 
 def _link_rates(configs: Sequence[EngineConfig], kernel_class: str | None) -> LinkRates:
-    """Scale-up links with the collective's efficiency; with None, bare ones whose operation costs their own latency.
+    """Links with the collective's efficiency; with None, bare ones whose operation costs their own latency.
 
+    Of an all-to-all it is that inside a domain alone: across, DeepEP fills the whole card (`all_to_all_time`).
     Where more than a pair of GPUs meet in the host, they have `shared` of one link together, so each has shared / n.
     """
     rows: list[tuple[float, float, float, float]] = []
@@ -407,5 +409,6 @@ def _link_rates(configs: Sequence[EngineConfig], kernel_class: str | None) -> Li
         efficiency = kernel_efficiency(accelerator, kernel_class, ACTIVATION_DTYPE)
         group = min(config.parallelism.tensor * config.parallelism.data, accelerator.scale_up_size)
         near = efficiency.shared / group if efficiency.shared and group > PAIR else efficiency.memory
-        rows.append((inside.bandwidth * near, across.bandwidth, efficiency.launch, across.latency))
+        far = 1.0 if kernel_class == "all_to_all" else efficiency.memory
+        rows.append((inside.bandwidth * near, across.bandwidth * far, efficiency.launch, across.latency))
     return LinkRates(*(_column(column) for column in zip(*rows, strict=True)))

@@ -93,7 +93,7 @@ def judged(*, held: bool) -> JudgedFleet:
 def test_files_for_a_router_that_counts_requests_need_a_proof() -> None:
     plan = plan_of(THREE)
     assert "router.sh" in deployment_files(simulated(plan, judged(held=True)), options("vllm"))
-    with pytest.raises(InputError, match=r"\(84 % of chat requests \(95 % asked\)\); .*; or choose --target llm-d, "):
+    with pytest.raises(InputError, match=r": 84 % of chat requests \(95 % asked\); .*; or choose --target llm-d, "):
         deployment_files(simulated(plan, judged(held=False)), options("vllm"))
     with pytest.raises(InputError, match=r"was not simulated; plan again with pdplan optimize FILE --target vllm"):
         deployment_files(simulated(plan, None), options("vllm"))

@@ -127,22 +127,23 @@ def test_a_class_is_judged_by_its_interval_and_not_by_its_share(
 
 
 @pytest.mark.parametrize(
-    ("share", "low", "high", "runs", "wanted"),
+    ("share", "low", "high", "runs", "wanted", "patient"),
     [
-        (0.894, 0.846, 0.942, 2, 4),
-        (0.88, 0.85, 0.915, 2, 2),  # (0.035 / 0.02) squared is less than 4
-        (0.88, 0.85, 0.915, 1, 2),
-        (0.92, 0.885, 0.95, 2, 4),
-        (0.8, 0.7, 0.899, 1, 1),
-        (0.95, 0.91, 0.97, 1, 2),
+        (0.894, 0.846, 0.942, 2, 4, 4),
+        (0.88, 0.85, 0.915, 2, 2, 4),  # (0.035 / 0.02) squared is less than 4
+        (0.88, 0.85, 0.915, 1, 2, 2),
+        (0.92, 0.885, 0.95, 2, 4, 4),
+        (0.8, 0.7, 0.899, 1, 1, 1),
+        (0.95, 0.91, 0.97, 1, 2, 2),
     ],
 )
-def test_runs_are_doubled_until_they_decide_or_would_show_a_miss(
-    share: float, low: float, high: float, runs: int, wanted: int
+def test_runs_are_doubled_until_they_decide_and_a_search_gives_up_sooner(
+    share: float, low: float, high: float, runs: int, wanted: int, patient: int
 ) -> None:
     calm = Overload(overloaded=False, growth=0.0, drift=0.0, where="")
     judgement = Judgement(1.0, (judged_class(share, low, high),), calm, Mock(), (Mock(),) * runs)
-    assert until_decided(8000, least=2)(judgement) == wanted
+    assert until_decided(8000, least=2, gives_up=True)(judgement) == wanted
+    assert until_decided(8000, least=2)(judgement) == patient
 
 
 @pytest.mark.parametrize(("replicas", "behind"), [((1, 20), 0), ((20, 1), 1), ((6, 1), 1)])

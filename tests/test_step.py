@@ -549,6 +549,7 @@ def decode(
     ("gpu", "data", "kernels"),
     [
         ("GB200", 8, DISPATCHED),
+        ("GB200", 4, DISPATCHED),
         ("GB200", 1, "fp8"),
         ("B200", 8, "fp8"),
         ("B200", 16, DISPATCHED),

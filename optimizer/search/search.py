@@ -203,9 +203,9 @@ class FleetSearch:
 def with_near_fleets(search: FleetSearch, fleet: Fleet) -> tuple[Fleet, ...]:
     """A fleet, then fleets within the limits that may replace it if it misses in simulation.
 
-    Those of the same cost that hold by formula too, then QUICK_CANDIDATES cheaper ones that come near every goal
-    (NEAR), the nearest first. Of fleets that differ in their settings, or by less than TOLERANCE in the replicas of a
-    pool, there is one: the simulations try those that are beside it.
+    Those of the same cost that hold by formula too, then cheaper ones that come near every goal (NEAR), the nearest
+    first; QUICK_CANDIDATES in all. Of fleets that differ in their settings alone, or by about TOLERANCE in the replicas
+    of a pool, there is one: the simulations try its neighbors.
     """
     cost = fleet_cost(search.instance, fleet)
     near = sorted((-share, picks) for picks, share in search.reached.items() if share >= NEAR)
@@ -216,7 +216,7 @@ def with_near_fleets(search: FleetSearch, fleet: Fleet) -> tuple[Fleet, ...]:
     for other in (fleet, *equal, *cheaper):
         sizes = [(pool.role, pool.shape, round(math.log(pool.replicas) / TOLERANCE)) for pool in other.pools]
         purchases.setdefault(tuple(sizes), other)
-    return tuple(purchases.values())[: 1 + len(equal) + QUICK_CANDIDATES]
+    return tuple(purchases.values())[: 1 + QUICK_CANDIDATES]
 
 
 def cheapest_held(

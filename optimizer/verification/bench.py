@@ -180,7 +180,7 @@ class Slice:
             alone = judge_runs(self.instance, self.engines, self.runs(self.requests, 0, 1))
             if alone.missed:
                 return alone
-        rule = until_decided(requests, least=LEAST_RUNS, late=late)
+        rule = until_decided(requests, least=LEAST_RUNS, gives_up=True, late=late)
         return judge_until(self.instance, self.engines, lambda number: self.drawn(requests, number), rule)
 
     def stays_behind(self, runs: Sequence[Run], number: int) -> Judgement | None:

@@ -374,16 +374,18 @@ def judge_until(
             return judgement
 
 
-def until_decided(requests: int, *, most: int = MOST_JUDGED, least: int = 1, late: Late = never) -> Rule:
+def until_decided(
+    requests: int, *, most: int = MOST_JUDGED, least: int = 1, gives_up: bool = False, late: Late = never
+) -> Rule:
     """Double the runs while a goal lies within its interval, up to `most` requests in all.
 
-    A miss ends the runs at once; met goals take at least `least` runs, as do goals that are not met and would be shown
-    to be missed in HALVING_RUNS times as many. late: tells when to stop.
+    A miss ends the runs at once; met goals take at least `least` runs. gives_up: whether runs also end, undecided,
+    where a goal is not met and would be shown to be missed in HALVING_RUNS times as many. late: tells when to stop.
     """
 
     def rule(judgement: Judgement) -> int:
         count = len(judgement.runs)
-        is_missing = any(not item.held and item.lacking <= HALVING_RUNS for item in judgement.classes)
+        is_missing = gives_up and any(not item.held and item.lacking <= HALVING_RUNS for item in judgement.classes)
         if judgement.refuted or ((judgement.proven or is_missing) and count >= least) or late():
             return count
         return 2 * count if 2 * count <= max(min(most // requests, MOST_RUNS), least) else count

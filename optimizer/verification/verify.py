@@ -280,21 +280,27 @@ class Loop:
     def _cheaper_by_formula(self, cost: float) -> bool:
         """Put the cheapest fleet of one pool or a pair that no simulation refuted into the queue; whether there is one.
 
-        It holds by formula, and costs less than `cost` [$/h]. A miss refutes fleets with up to TOLERANCE more replicas.
+        It holds by formula, and costs less than `cost` [$/h]. Fleets with up to TOLERANCE more replicas than one that
+        missed are left out too; if there are any, the search is not complete.
         """
         instance, self.complete = self.bench.instance, False
         if self.space is None or self.space.cut or not self.untried or classes_apart(instance.problem):
             return False
         misses = [verdict for verdict in self.bench.verdicts.values() if not verdict.held]
         space = replace(self.space, late=self.bench.late, cut=set())
-        refuted = [[math.floor(count * (1.0 + TOLERANCE)) for count in ruled_out_by(miss)] for miss in misses]
-        kinds = [engines_of(instance, miss.fleet)[0] for miss in misses]
-        space = space.without([(kind, tuple(counts)) for kind, counts in zip(kinds, refuted, strict=True)])
-        cheapest = cheapest_held(space, instance.problem, cost)
-        self.complete, self.untried = cheapest is None and not space.cut, self.untried - 1
+        refuted = [(engines_of(instance, miss.fleet)[0], ruled_out_by(miss)) for miss in misses]
+        alike = [
+            (kind, tuple(min(math.floor(count * (1.0 + TOLERANCE)), sys.maxsize) for count in counts))
+            for kind, counts in refuted
+        ]
+        self.untried -= 1
+        cheapest = cheapest_held(space.without(alike), instance.problem, cost)
         if cheapest is not None:
             self.wait(smallest_batches(instance, space.fleet(cheapest[0])))
-        return cheapest is not None
+            return True
+        self.complete = alike == refuted or cheapest_held(space.without(refuted), instance.problem, cost) is None
+        self.complete &= not space.cut
+        return False
 
     def result(self, winner: Verdict | None) -> SearchResult:
         """The result of the search."""
