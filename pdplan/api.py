@@ -130,9 +130,7 @@ def evaluate(
             _path(fleet, A_FLEET), None if workload is None else _path(workload, "a workload"), overrides
         )
     elif overrides or workload is not None:
-        raise InputError(
-            "workload, settings, confidence and prices are for the name of a fleet file, which they change"
-        )
+        raise InputError("workload, settings, confidence and prices apply to a fleet file; pass its path")
     return evaluate_fleet(fleet, progress, level=None if effort == "none" else effort, base=base or Path())
 
 

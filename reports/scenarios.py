@@ -148,7 +148,7 @@ def simulated_notes(answers: Sequence[Answer]) -> tuple[str, ...]:
         none = "Not simulated: a fleet may miss the SLO in simulation (pdplan optimize, or --verify N)."
         return (none,) if having else ()
     every = "Every fleet meets its SLO."
-    number = f"{count:,} of {len(having):,} fleets"
+    number = f"The fleets of {count:,} of {len(having):,} answers"
     subset = f"{number} were simulated and meet the SLO; the others are by formula (--verify N)."
     meaning = "SLO met: share of fresh simulated requests within their limits."
     return meaning, every if count == len(having) else subset
@@ -256,9 +256,10 @@ def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:
 def base_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     """Say which fleets the section's costs are of, and how the recommended one stands to them."""
     own, base = hourly(plan.cost_usd_per_hour), hourly(sensitivity.usd_per_hour)
-    few = " of one pool, or of a prefill and a decode pool" * (len(sensitivity.pools) <= 2)
+    roles = [pool.role for pool in sensitivity.pools]
+    few = " of one pool, or of a prefill and a decode pool" * (len({*roles}) == len(roles) <= 2)
     opening = f"One lever moves at a time, by formula. Costs are of the cheapest fleet{few}, now {base}"
-    if own == base:
+    if _alike(own_pools(plan), sensitivity.pools):
         return f"{opening}, the recommended one."
     simulated_fleets = [] if plan.simulation is None else plan.simulation.others
     missed = any(_alike(fleet.pools, sensitivity.pools) and not fleet.held for fleet in simulated_fleets)
@@ -305,8 +306,8 @@ def sensitivity_section(plan: Plan) -> Section:
         )
         for row, flip in changes
     ]
-    which = Column("cheapest from there on", shrink=True, lines=4)
-    table = table_of(("lever", "#now", "#same engines up to", "#others from", which, "#$/h fleet"), cells)
+    which = Column("which", shrink=True, lines=4)
+    table = table_of(("lever", "#now", "#same engines at", "#others at", which, "#$/h fleet"), cells)
     where = Section("Levers that make another fleet the cheapest", table=table)
     return Section(
         "Sensitivity",

@@ -119,10 +119,10 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
     label: whose risk it is; subject: what the fleet is called. By the plan's error bars, where it
     states no safe fleet. A plan for slow or quick GPUs says so; a fleet that misses the SLO anyway has no risk of that.
     """
-    if missed_classes(plan):
-        return ""
     if plan.confidence:
         return f"Figures are for GPUs {speed_words(plan)} (confidence: {plan.confidence:g})."
+    if missed_classes(plan):
+        return ""
     if plan.safe is not None:
         return f"{label}: {sentence(plan.safe.sentence).replace('this fleet', subject)}"
     classes = [item for item in plan.classes if item.error_bars is not None]

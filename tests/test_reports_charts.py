@@ -94,7 +94,7 @@ def test_every_simulated_fleet_stands_with_its_outcome(plan: Plan) -> None:
     costs = [float(row[2].strip("$/h")) for row in section.table.rows]
     assert costs == sorted(costs)
     assert {"meets the SLO", "misses the SLO"} <= {row[-1] for row in section.table.rows}
-    assert section.title.startswith("Simulated and not chosen: ")
+    assert section.title == "Other fleets that were simulated"
     assert simulated_fleets_section(load("disaggregated")).is_empty
 
 

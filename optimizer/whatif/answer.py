@@ -236,7 +236,8 @@ class MovedLever:
     @property
     def swing(self) -> float:
         """Difference between the dearest and the cheapest of the answers [$/h]; infinite where one has no fleet."""
-        return swing(self.answers)
+        costs = [best.cost for best in self.answers if best.cost is not None]
+        return max(costs) - min(costs) if len(costs) == len(self.answers) else math.inf
 
     def record(self, flips: Sequence[Flip] = ()) -> LeverSensitivity:
         """The lever as a plan has it."""
@@ -244,12 +245,6 @@ class MovedLever:
         ends = {"usd_per_hour_low": low.cost, "usd_per_hour_high": high.cost}
         lever = {"lever": self.key, "value": self.value, "low": self.low, "high": self.high}
         return LeverSensitivity(**lever, **ends, flips=list(flips))
-
-
-def swing(answers: Sequence[Answer]) -> float:
-    """Difference between the dearest and the cheapest of some fleets [$/h]; infinite where there is none for one."""
-    costs = [best.cost for best in answers if best.cost is not None]
-    return max(costs) - min(costs) if len(costs) == len(answers) else math.inf
 
 
 # --- limits and chunks ------------------------------------------------------------------------------------------------

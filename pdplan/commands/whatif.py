@@ -98,7 +98,7 @@ class WithLevers(click.Command):
 )
 @verify_option(4)
 @problem_options(
-    "Write a page with charts.",
+    "Write a page.",
     jobs_option("sweep"),
     click.option("--resume", type=PATH, metavar="LOG", help="Keep finished rows in LOG, and continue from there."),
     click.option(

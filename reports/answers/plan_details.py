@@ -112,7 +112,9 @@ def _own_outcome(simulation: Simulation) -> str:
     return OUTCOMES[Outcome.MEETS if simulation.held else Outcome.MISSES if misses else Outcome.UNDECIDED]
 
 
-OF_LIMIT: Final = "Latencies are at the percentile of the goal, in brackets over the limit; in the worst class."
+OF_LIMIT: Final = (
+    "Latencies are at the goal's percentile, in the worst class; in parentheses, their share of the limit."
+)
 
 
 def simulated_fleets_section(plan: Plan) -> Section:
@@ -130,7 +132,8 @@ def simulated_fleets_section(plan: Plan) -> Section:
         return Section()
     fleets.sort(key=lambda row: (row[0], row[1] != "recommended", row[1]))
     return Section(
-        f"Simulated and not chosen: {plural(len(fleets) - 1, 'fleet')}",
+        "Other fleets that were simulated",
+        ("Alternatives are in the table above.",),
         table=_simulated_table(plan, fleets),
         notes=(OF_LIMIT,),
         detail=Detail.PAGE,
