@@ -159,7 +159,7 @@ def _fail_on_machine(error: Exception) -> int | None:
 
 REPLACED = {
     "--tornado": "pdplan optimize FILE --sensitivity shows the cost with each lever lower and higher",
-    "--backend": "--address ADDRESS alone chooses a Dask cluster",
+    "--backend": "pdplan whatif --address ADDRESS chooses a Dask cluster",
 }
 """What took the place of options that are gone."""
 

@@ -285,8 +285,8 @@ prices_option = click.option(
     type=Prices([basis.value for basis in PriceBasis]),
     metavar="BASIS|FILE",
     help="Catalog quotes to use as prices: on-demand, reserved, spot or tco; or a CSV file of your own quotes. "
-    "Default: on-demand, unless a workload file states another. A basis does not replace a file of quotes that the "
-    "workload file states.",
+    "Default: on-demand, unless a workload file states another. A basis is refused if the workload file names a "
+    "file of quotes.",
 )
 alternative_option = click.option(
     "--alternative",

@@ -512,9 +512,12 @@ def read_histogram(path: Path) -> list[Row]:
 
 def _share(value: object) -> float:
     """A share; whoever has numbers of requests is told their column's name."""
-    if isinstance(value, int | float) and value > bounds.SHARE.high:
-        raise InputError(f"{value} is out of range; {bounds.SHARE.sentence()}; call a column of requests count")
-    return float(_SHARE.read(value))
+    try:
+        return float(_SHARE.read(value))
+    except InputError as error:
+        if not isinstance(value, int | float) or value <= bounds.SHARE.high:
+            raise
+        raise InputError(f"{error}; call a column of requests count".replace("?;", "?")) from error
 
 
 def _recording(source: TraceFile | PackedRequests, base: Path, most_tokens: int) -> Recorded:

@@ -33,6 +33,8 @@ from .hf_quantization import as_stored
 UNKNOWN_TYPE = "model_type not known: read by its fields alone"
 """What the source of a model says whose class may have more than its config tells."""
 MOST_LAYERS = 10_000
+MOST_RATIO = 100
+"""A ratio of widths, or a side of merged patches, that is larger is a slip [1]."""
 DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Fields with the number of layers that predict further tokens (DeepSeek, Qwen, MiniMax)."""
 GATED_ACTIVATIONS = frozenset({"silu", "swish", "swiglu", "geglu"})
@@ -241,8 +243,8 @@ def _searched_layers(
         if mixer.get("replace_with_linear") or mlp.get("replace_with_linear") or mixer.get("window_length"):
             raise fields.error(f"'block_configs' of layer {number} has a block that pdplan does not model")
         multiple = ConfigFields(fields.where, mlp).number("ffn_mult") or 0.0
-        if not 0.0 <= multiple <= MOST_MERGED:
-            raise fields.error(f"'ffn_mult' of layer {number} is {multiple}, but must be from 0 to {MOST_MERGED}")
+        if not 0.0 <= multiple <= MOST_RATIO:
+            raise fields.error(f"'ffn_mult' of layer {number} is {multiple}, but must be from 0 to {MOST_RATIO}")
         width = 0 if mlp.get("no_op") else -(-int(2.0 * multiple * hidden / 3.0) // 256) * 256
         if not mixer.get("no_op"):
             group = ConfigFields(fields.where, mixer).optional("n_heads_in_group", low=1) or 1
@@ -586,8 +588,6 @@ def _kimi_delta(fields: ConfigFields, hidden: int) -> LinearAttention:
 
 SECTIONS = ("vision_config", "visual", "audio_config")
 """Where configs describe them."""
-MOST_MERGED = 100
-"""A side of merged patches, or a ratio of widths, that is larger is a slip [1]."""
 
 
 def towers_of(config: Mapping[str, Any], text_width: int) -> tuple[int, tuple[str, ...]]:
@@ -629,7 +629,7 @@ def _elements(config: Mapping[str, Any], tower: Mapping[str, Any], text_width: i
     heads, head_dim, ratio = stated("heads"), stated("head_dim"), own.get("mlp_ratio")
     inner = stated("attention") or (heads * head_dim if heads and head_dim else width)
     block = stated(table["blocks"].get(kinds[0], "feed_forward"))
-    block = block or (round(ratio * width) if isinstance(ratio, int | float) and 0 < ratio < MOST_MERGED else None)
+    block = block or (round(ratio * width) if isinstance(ratio, int | float) and 0 < ratio < MOST_RATIO else None)
     if block is None:
         return None
     gated = any(kind in table["gated"] for kind in kinds)
@@ -652,12 +652,8 @@ def _merged_patches(*places: Mapping[str, Any]) -> int:
     for place in places:
         for field in notation()["towers"]["merges"]:
             value = place.get(field)
-            if (
-                isinstance(value, list)
-                and value
-                and all(type(side) is int and 0 < side < MOST_MERGED for side in value)
-            ):
+            if isinstance(value, list) and value and all(type(side) is int and 0 < side < MOST_RATIO for side in value):
                 return prod(value)
-            if isinstance(value, int | float) and 1 / MOST_MERGED < value < MOST_MERGED:  # a side, or its inverse
+            if isinstance(value, int | float) and 1 / MOST_RATIO < value < MOST_RATIO:  # a side, or its inverse
                 return round(value if value >= 1 else 1 / value) ** 2
     return 1

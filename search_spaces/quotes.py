@@ -121,8 +121,8 @@ def quotes_lost(prices: object, basis: object) -> str:
     word = str(basis).strip().lower()
     if not isinstance(prices, str) or not is_quotes_file(prices) or basis_of(word) is None:
         return ""
-    lost = f"{shown(prices)} has your own quotes, which {word} would replace by the catalog's"
-    return f"{lost}; state a CSV file with your {word} quotes alone, or remove prices from the workload file"
+    lost = f"{word} would replace your own quotes in {shown(prices)} with the catalog's"
+    return f"{lost}; remove `prices` from the workload file, or give --prices your own CSV file"
 
 
 def _quotes(text: str, where: str, name_of: Callable[[str], str]) -> dict[str, tuple[Quote, ...]]:

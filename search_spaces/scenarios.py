@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from costmodel.errors import InputError, UnknownNameError, name_list, shortened, shown, value_of
 from costmodel.metric import METRICS, Metric
 
-from .bounds import LATENCIES, REQUEST_RATE, TARGET_NAMES
+from .bounds import LATENCIES, REQUEST_RATE, TARGET_NAMES, TARGET_SPELLINGS
 from .demand import Diurnal
 from .fields import section_of
 from .files import shipped_table
@@ -484,8 +484,11 @@ def changed(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Inputs:
             raise InputError(f"{key}: every range is stated here, so none is the preset's; state search={value}")
         elif head in result or head in WorkloadFile.model_fields:  # a section that the file leaves out is begun
             set_value(result, key.split("."), value, key)
-            if key == "target" and value in TARGET_NAMES and result["engine"] not in target_of(value).engines:
-                result["engine"] = target_of(value).engines[0]  # inputs state one though the file may not
+            target = TARGET_SPELLINGS.get(str(value), value)
+            if key == "target" and target in TARGET_NAMES and "engine" not in changes:
+                engines = target_of(target).engines
+                if result["engine"] not in engines:
+                    result["engine"] = engines[0]  # inputs state one though the file may not
         else:
             near = difflib.get_close_matches(key, [*LEVERS, *nested_keys(inputs)], n=1)
             hint = f"; did you mean {near[0]}?" if near else ""

@@ -227,7 +227,7 @@ class AcceleratorSection(FileSection):
         if "," in name:
             raise InputError(f"{shown(name)} is not one name; write a list in brackets: [{name}]")
         if name.lower() == ANY:
-            raise InputError(f"{shown(name)} is an item of the list that stands once, as a word without settings")
+            raise InputError(f"{shown(name)} may stand once in the list, as a plain word without settings")
         if isinstance(info.context, Context):
             info.context.check_accelerator(name)
         return name

@@ -369,8 +369,10 @@ def parse_date(text: str) -> int | None:
     (1500000000, 0, None)
     """
     day, _, time = text.strip().upper().replace("T", " ", 1).partition(" ")
+    if not _DATE.fullmatch(day):
+        return None
     try:
-        moment = datetime.fromisoformat(f"{day} {time.replace(' ', '')}")
+        moment = datetime.fromisoformat(f"{day} {re.sub(' +(?=[-+Z])', '', time)}")
     except ValueError:
         return None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -477,11 +479,15 @@ def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | Non
     if is_auto and head.startswith("["):
         raise InputError(f"{where}: the file is a JSON array, but must have one JSON object per line (JSONL)")
     is_json = head.startswith("{") if is_auto else FORMATS[layout]["json"]
-    names = list(nested_keys(parse_object(head.encode(), where, unique=True))) if is_json else _csv_names(head, where)
+    request = parse_object(head.encode(), where, unique=True) if is_json else {}
+    names = list(nested_keys(request)) if is_json else _csv_names(head, where)
     form = layout
     if is_auto:
         formats = [] if mapping else [name for name in OWN_COLUMNS if FORMATS[name]["json"] == is_json]
-        in_blocks = HASH_KEY in names and "chat_id" not in names  # Mooncake's, whatever keys stand beside its own
+        # Mooncake's, whatever keys stand beside its own; it counts whole milliseconds from 0, not from 1970
+        start = request.get("timestamp")
+        is_count = isinstance(start, int | float) and start % 1 == 0 and start < 1e9
+        in_blocks = HASH_KEY in names and "chat_id" not in names and is_count
         alike = (name for name in formats if {*OWN_COLUMNS[name].names} <= {*names})
         exact = (name for name in alike if in_blocks or {*names} - {HASH_KEY} == {*OWN_COLUMNS[name].names})
         form = next(exact, "jsonl" if is_json else "csv")

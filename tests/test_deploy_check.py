@@ -113,6 +113,40 @@ def test_a_difference_is_as_diff_has_it(old: str, new: str, place: str) -> None:
     assert differences({"f.sh": "exec x --a 1"}, {"f.sh": "exec x --a 2"}) == ["f.sh:\n     --a\n-    1\n+    2"]
 
 
+@pytest.mark.parametrize(
+    ("planned", "here"),
+    [
+        ("kind: ConfigMap\ndata: {a: b}\n", "kind: ConfigMap\ndata: {a: b, labels: {x: y}}\n"),
+        ("kind: Pod\n", "kind: Pod\nlabels: {x: y}\n"),
+        ("metadata: {name: a}\n", "metadata: {name: a, storageClassName: fast}\n"),
+    ],
+)
+def test_labels_and_storage_classes_elsewhere_are_a_difference(planned: str, here: str) -> None:
+    assert differences({"f.yaml": planned}, {"f.yaml": here})
+
+
+BOMB = "a0: &a0 [x]\n" + "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9))
+
+
+@pytest.mark.parametrize(
+    ("here", "fault"),
+    [
+        ("a: &x [*x]\n", "an alias repeats"),
+        (BOMB, "an alias repeats"),
+        ("kind: {evil: 1}\n" + PLANNED, "a key stands twice"),
+        ("[" * 900 + "]" * 900, "maximum recursion"),
+    ],
+)
+def test_yaml_that_hides_something_cannot_be_read(here: str, fault: str) -> None:
+    (place,) = differences({"f.yaml": PLANNED}, {"f.yaml": here})
+    assert place.startswith(f"f.yaml cannot be read as YAML: {fault}")
+
+
+def test_an_empty_document_is_no_difference() -> None:
+    assert not differences({"f.yaml": PLANNED}, {"f.yaml": f"---\n{PLANNED}---\n"})
+    assert not differences({"f.yaml": f"{PLANNED}---\n"}, {"f.yaml": PLANNED})
+
+
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A plan's file, and the directory of its deployment with options of its own."""

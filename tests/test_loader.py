@@ -166,7 +166,9 @@ def test_a_users_quotes_are_prices(folder: Path) -> None:
     )
     again = problem_of(problem.inputs, "plan", Path())
     assert [offer.usd_per_hour for offer in again.offers] == [2.5, 4.19]
-    assert "w.yaml:12:9: prices: 'quotes.csv' has" in refusal(f"{SOUND}prices: quotes.csv\n", {"prices": "spot"})
+    assert "w.yaml:12:9: prices: spot would replace your own quotes in 'quotes.csv' with the" in refusal(
+        f"{SOUND}prices: quotes.csv\n", {"prices": "spot"}
+    )
 
 
 @pytest.mark.parametrize(

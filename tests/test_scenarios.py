@@ -94,6 +94,10 @@ def test_levers_change_what_they_say(problem: Problem) -> None:
     assert with_change(problem, "weight_dtype=fp8").weight_dtype == "fp8"
     assert with_change(problem, "spares=2").constraints.spare_replicas == 2
     assert with_change(problem, "target=sglang").engine == "sglang"
+    of_trtllm = scenario_problem(problem, {"engine": "trtllm"})
+    assert [scenario_problem(of_trtllm, {"target": name}).engine for name in ("llm-d", "llmd")] == ["vllm", "vllm"]
+    with pytest.raises(InputError, match="sglang"):
+        scenario_problem(problem, {"engine": "sglang", "target": "vllm"})
     assert with_change(problem, "growth.6=10%").workload.request_rate == pytest.approx(6.0 * 1.1**6)
     assert with_change(problem, "link_scale=0.5").offers[0].accelerator.scale_out.bandwidth == pytest.approx(
         problem.offers[0].accelerator.scale_out.bandwidth / 2.0

@@ -192,6 +192,22 @@ def test_blocks_tell_a_mooncake_trace_whatever_keys_it_has_beside(write: Write) 
     assert read_trace(write(jsonl(*rows), "m.jsonl")).arrivals.duration == 2.0  # of milliseconds
 
 
+@pytest.mark.parametrize("times", [(1700000000.5, 1700000002.5), ("2023-11-16T18:15:46", "2023-11-16T18:15:48")])
+def test_times_since_1970_are_no_milliseconds_of_mooncake(write: Write, times: tuple[object, object]) -> None:
+    rows = [mooncake(0, 512, 5, [1]) | {"model": "m", "timestamp": at} for at in times]
+    summary = read_trace(write(jsonl(*rows), "log.jsonl"))
+    assert (summary.format, summary.arrivals.duration) == ("jsonl", 2.0)
+
+
+@pytest.mark.parametrize("text", ["2023-11-16 1 8:15", "20231116 181546", "2023-W01-1 12", "2023-11-16"])
+def test_what_is_no_date_and_time(text: str) -> None:
+    assert parse_date(text) is None
+
+
+def test_a_blank_may_stand_before_the_offset() -> None:
+    assert parse_date("2023-11-16 18:15:46 +01:00") == parse_date("2023-11-16 17:15:46 Z")
+
+
 NESTED = ({"at": {"ms": 0}, "use": {"in": 5, "out": 6}}, {"at": {"ms": 2000}, "use": {"in": 7, "out": 8}})
 
 

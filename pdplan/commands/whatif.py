@@ -169,6 +169,8 @@ def check_questions(options: Mapping[str, Any], table: str, *, sweeps: bool) -> 
         raise InputError(f"{table} is for the rows of a sweep or of --chunk; state --vary or --scenario with it")
     if options["between"] is not None and not key:
         raise InputError("--between is the range of --break-even, which is not stated")
+    if options["address"] is not None and not sweeps:
+        raise InputError("--address is for a sweep; state --vary or --scenario")
 
 
 # --- questions about the best fleet ---------------------------------------------------------------------------------

@@ -345,8 +345,8 @@ MOST_SHOWN: Final = 1000
 """Characters of a line that is shown."""
 ADDRESS: Final = re.compile(r"[A-Za-z0-9_.-]+|\[?[0-9A-Fa-f:.]+\]?")
 """A host's name or address, as it may stand in a URL and in a shell's file of variables."""
-CLUSTER_KEYS: Final = frozenset(("labels", "storageClassName"))
-"""Keys that a user may add where the plan has none: a cluster may ask for them."""
+CLUSTER_KEYS: Final = {"labels": "metadata", "storageClassName": "spec"}
+"""Keys that a user may add where the plan has none, as a cluster may ask for them; below which key."""
 
 
 def differences(plan_files: Mapping[str, str], present: Mapping[str, str]) -> list[str]:
@@ -379,17 +379,20 @@ def _compared_lines(path: str, planned: str, here: str) -> list[list[str]]:
         return [_words_apart(path, text) for text in (planned, here)]
     try:
         documents = documents_of(planned), documents_of(here)
-    except (YAMLError, ValueError) as error:
+        texts = manifest("", *documents[0]), manifest("", *_without_cluster_keys(*documents))
+    except (YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}") from error
-    texts = manifest("", *documents[0]), manifest("", *_without_cluster_keys(*documents))
     return [text.splitlines()[1:] for text in texts]
 
 
-def _without_cluster_keys(planned: Any, here: Any) -> Any:
-    """What stands here, without keys of CLUSTER_KEYS that the plan does not have, and without what is below them."""
+def _without_cluster_keys(planned: Any, here: Any, parent: object = "") -> Any:
+    """What stands here, without keys of CLUSTER_KEYS that the plan does not have, and without what is below them.
+
+    parent: the key that it is the value of.
+    """
     if isinstance(planned, dict) and isinstance(here, dict):
-        kept = {key: value for key, value in here.items() if key in planned or key not in CLUSTER_KEYS}
-        return {key: _without_cluster_keys(planned.get(key), value) for key, value in kept.items()}
+        kept = {key: value for key, value in here.items() if key in planned or CLUSTER_KEYS.get(key) != parent}
+        return {key: _without_cluster_keys(planned.get(key), value, key) for key, value in kept.items()}
     if isinstance(planned, list) and isinstance(here, list) and len(planned) == len(here):
         return [_without_cluster_keys(*pair) for pair in zip(planned, here, strict=True)]
     return here

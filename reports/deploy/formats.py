@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from yaml.constructor import ConstructorError
 
 
 class Raw(str):
@@ -93,13 +94,13 @@ def render(template: str, **values: Any) -> str:
 
 
 def objects(template: str, **values: Any) -> list[Any]:
-    """The documents of a template of YAML, such as "kubernetes/pod.yaml", as data; empty ones are left out."""
-    return [_reveal(document) for document in documents_of(render(template, **values)) if document is not None]
+    """The documents of a template of YAML, such as "kubernetes/pod.yaml", as data."""
+    return [_reveal(document) for document in documents_of(render(template, **values))]
 
 
 def documents_of(text: str) -> list[Any]:
-    """The documents of a text of YAML, as data."""
-    return list(yaml.load_all(text, Loader=_LOADER))
+    """The documents of a text of YAML, as data, without empty ones; YAMLError for an alias or a key that recurs."""
+    return [document for document in yaml.load_all(text, Loader=_PlainLoader) if document is not None]
 
 
 @cache
@@ -159,3 +160,18 @@ def manifest(about: str, *documents: Any) -> str:
 
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _PlainLoader(_LOADER):  # type: ignore[misc]
+    """YAML in which nothing stands for another thing, or hides it."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        if node in self.constructed_objects:
+            raise ConstructorError(None, None, "an alias repeats what stands here", node.start_mark)
+        return super().construct_object(node, deep)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        if len(mapping) < len(node.value):
+            raise ConstructorError(None, None, "a key stands twice in the mapping that begins here", node.start_mark)
+        return mapping
