@@ -213,9 +213,9 @@ def with_near_fleets(search: FleetSearch, fleet: Fleet) -> tuple[Fleet, ...]:
     equal = [search.fleet(picks) for share, picks in near if share <= -1.0 and prices[picks] <= cost * NO_DEARER]
     cheaper = [search.fleet(picks) for share, picks in near if share > -1.0 and prices[picks] < cost / NO_DEARER]
     purchases: dict[tuple[object, ...], Fleet] = {}
-    for other in (fleet, *equal, *cheaper):
-        sizes = [(pool.role, pool.shape, round(math.log(pool.replicas) / TOLERANCE)) for pool in other.pools]
-        purchases.setdefault(tuple(sizes), other)
+    for rival in (fleet, *equal, *cheaper):
+        sizes = [(pool.role, pool.shape, round(math.log(pool.replicas) / TOLERANCE)) for pool in rival.pools]
+        purchases.setdefault(tuple(sizes), rival)
     return tuple(purchases.values())[: 1 + QUICK_CANDIDATES]
 
 
