@@ -183,9 +183,8 @@ def kernels_of(model: Transformer, config: EngineConfig, part: Part, conditions:
     """Compute dtype of a part's matrices, or the name of particular kernels, by which their efficiency is listed.
 
     A rank with a single expert has nothing to group: kernels for grouped experts that `conditions` name do not run
-    there. Units
-    that take MXFP4 apply its scales themselves (PTX ISA, block scaling of tcgen05.mma), so its experts run as those
-    with one scale for each matrix do. FP8 blocks of 128 are rescaled in software.
+    there. Units that take MXFP4 apply its scales themselves (PTX ISA, block scaling of tcgen05.mma), so its experts run
+    as those with one scale for each matrix do. FP8 blocks of 128 are rescaled in software.
     """
     weight_dtype, split = model.part_dtype(part, config.weight_dtype), config.parallelism
     unit_dtype = compute_dtype(weight_dtype, config.accelerator)
@@ -199,9 +198,8 @@ def kernels_of(model: Transformer, config: EngineConfig, part: Part, conditions:
         domain = config.accelerator.scale_up_size
         beyond_server = domain > config.accelerator.node_size or split.tensor * split.data > domain
         return DISPATCHED if split.data > 1 and split.expert > 1 and beyond_server else "fp8"
-    return (
-        "fp8" if split.expert >= max(group.feed_forward.experts for group in model.layers) else conditions.fp8_kernels
-    )
+    experts = max(group.feed_forward.experts for group in model.layers)
+    return "fp8" if split.expert >= experts else conditions.fp8_kernels
 
 
 def kernel_efficiency(accelerator: Accelerator, kernel_class: str, dtype: str) -> KernelEfficiency:

@@ -507,12 +507,15 @@ def all_to_all_time(engines: EngineArrays, block: FeedForward, tokens: FloatArra
     """
     rates = engines.all_to_all
     ranks = engines.tensor * engines.data
-    top_k = block.experts_per_token
-    groups = engines.expert * (1.0 - (1.0 - 1.0 / engines.expert) ** top_k)
-    copies = tokens / ranks * (ranks / engines.expert) * groups
+
+    def chance(groups: FloatArray) -> FloatArray:
+        """P(one of so many groups of experts has any of a token's) [1]."""
+        return np.asarray(1.0 - (1.0 - 1.0 / groups) ** block.experts_per_token)
+
+    copies = tokens / ranks * (ranks / engines.expert) * (engines.expert * chance(engines.expert))
     near = np.minimum(ranks, engines.domain)
     domains = ranks / near
-    far_copies = tokens / ranks * (domains - 1.0) * (1.0 - (1.0 - 1.0 / np.minimum(engines.expert, domains)) ** top_k)
+    far_copies = tokens / ranks * (domains - 1.0) * chance(np.minimum(engines.expert, domains))
     moved = np.maximum(copies * (near - 1.0) / near / rates.inside, far_copies / rates.across)
     latency = rates.launch + np.where(ranks > near, rates.hop, 0.0)
     one_way = np.sign(tokens) * (moved * block.expert_hidden * ACTIVATION_BYTES + latency)

@@ -122,10 +122,26 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredRun:
+class Measured:
+    """Where a measurement stands, and what ran, as far as it is stated, in the source's words.
+
+    where: file, and line or index in it; line: of a table; source: the table's set, or the tool.
+    """
+
+    where: str = ""
+    line: int = 0
+    source: str = ""
+    model: str = ""
+    accelerator: str = ""
+    engine: str = ""
+    gemm_dtype: str = ""
+    moe_dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun(Measured):
     """One benchmark run of a deployment, as a row of a table or the result file of a load generator has it.
 
-    where: file, and line or index in it; line: of a table; source: the table's set, or the tool;
     isl, osl: mean lengths [token], in tables the nominal ones; spread: 1 - shortest / longest prompt [1];
     tpot: (end - first token) / (OSL - 1); e2e: of the whole request; warmed_up: the mean TTFT is far above the median,
     which is what stands here; concurrency: requests that the generator keeps in flight at most, None where not stated
@@ -135,9 +151,9 @@ class MeasuredRun:
     of requests within all of them [1]; speculative: more than one token came from a step; cached: share of prompt
     tokens found in a prefix cache [1].
 
-    What ran, as far as it is stated, in the source's words. precision: of the checkpoint, which counts where gemm_dtype
-    is not given; gpus: of the whole deployment, 0 where nothing is said of it; prefill, decode: its workers, decode is
-    None where one kind does both; settings: flags of the engine.
+    precision: of the checkpoint, which counts where gemm_dtype is not given; gpus: of the whole deployment, 0 where
+    nothing is said of it; prefill, decode: its workers, decode is None where one kind does both; settings: flags of the
+    engine.
     """
 
     isl: float
@@ -146,9 +162,6 @@ class MeasuredRun:
     tpot: Latency
     e2e: Latency = Latency()
     warmed_up: bool = False
-    where: str = ""
-    line: int = 0
-    source: str = ""
     spread: float = 0.0
     concurrency: float | None = None
     in_flight: float | None = None
@@ -160,11 +173,6 @@ class MeasuredRun:
     attainment: float | None = None
     speculative: bool = False
     cached: float = 0.0
-    model: str = ""
-    accelerator: str = ""
-    engine: str = ""
-    gemm_dtype: str = ""
-    moe_dtype: str = ""
     precision: str = ""
     gpus: int = 0
     prefill: Workers = Workers()
@@ -201,12 +209,12 @@ class MeasuredRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStep:
+class MeasuredStep(Measured):
     """One engine step of a data-parallel rank, as a row of a table has it or the engine that timed itself.
 
     prompts: in the step, with `new` tokens each after `past` cached ones; decodes: requests that decode, at a mean
-    context of `context` tokens; seconds: wall time [s], NaN: not measured; others: as of `MeasuredRun`. dtype: the
-    table's word for all precisions together.
+    context of `context` tokens; seconds: wall time [s], NaN: not measured; dtype: the table's word for all precisions
+    together.
     """
 
     seconds: float
@@ -215,15 +223,7 @@ class MeasuredStep:
     past: float = 0.0
     decodes: float = 0.0
     context: float = 0.0
-    where: str = ""
-    line: int = 0
-    source: str = ""
-    model: str = ""
-    accelerator: str = ""
-    engine: str = ""
     dtype: str = ""
-    gemm_dtype: str = ""
-    moe_dtype: str = ""
     kv_dtype: str = ""
     split: Parallelism = field(default_factory=Parallelism)
 

@@ -21,6 +21,7 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 
@@ -210,13 +211,15 @@ def with_near_fleets(search: FleetSearch, fleet: Fleet) -> tuple[Fleet, ...]:
     cost = fleet_cost(search.instance, fleet)
     near = sorted((-share, picks) for picks, share in search.reached.items() if share >= NEAR)
     prices = {picks: _price(search, search.instance.problem, picks) for _, picks in near}
-    equal = [search.fleet(picks) for share, picks in near if share <= -1.0 and prices[picks] <= cost * NO_DEARER]
-    cheaper = [search.fleet(picks) for share, picks in near if share > -1.0 and prices[picks] < cost / NO_DEARER]
+    equal = [picks for share, picks in near if share <= -1.0 and prices[picks] <= cost * NO_DEARER]
+    cheaper = [picks for share, picks in near if share > -1.0 and prices[picks] < cost / NO_DEARER]
     purchases: dict[tuple[object, ...], Fleet] = {}
-    for rival in (fleet, *equal, *cheaper):
+    for rival in chain([fleet], map(search.fleet, [*equal, *cheaper])):
         sizes = [(pool.role, pool.shape, round(math.log(pool.replicas) / TOLERANCE)) for pool in rival.pools]
         purchases.setdefault(tuple(sizes), rival)
-    return tuple(purchases.values())[: 1 + QUICK_CANDIDATES]
+        if len(purchases) > QUICK_CANDIDATES:
+            break
+    return tuple(purchases.values())
 
 
 def cheapest_held(
