@@ -143,7 +143,10 @@ def in_engine(deployment: MeasuredDeployment, factors: Mapping[str, float]) -> t
     """How much later than its prompt's steps a first token comes, and how much longer than kernels those take [1]."""
     if not deployment.model.is_moe:
         return 1.0, 1.0
-    return (factors[generation(deployment)], 1.0) if deployment.decode is None else (1.0, factors[PREFILL_WORKER])
+    step = deployment.prefill.accelerator.in_engine.expert_step
+    if deployment.decode is None:
+        return factors[generation(deployment)], step
+    return 1.0, step * factors[PREFILL_WORKER]
 
 
 def generation(deployment: MeasuredDeployment) -> str:

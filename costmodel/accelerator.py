@@ -153,12 +153,14 @@ class InEngine:
     """How much longer things take inside a serving engine than kernels timed alone say [1].
 
     first_token: time until the first token of a prompt over that of the steps that compute it, of models with routed
-    experts on engines that decode too; the engine is busy with it no longer than its steps last. prefill_worker: time
-    of a step over that of its kernels, of the same models on workers that only prefill. traffic: factor on whatever
-    HBM bounds; arithmetic: on whatever the units bound, whose clock falls at the power limit.
+    experts on engines that decode too; the engine is busy with it no longer than its steps last. expert_step: time of a
+    step over that of its kernels, of the same models; prefill_worker: the same once more, on workers that only prefill.
+    traffic: factor on whatever HBM bounds; arithmetic: on whatever the units bound, whose clock falls at the power
+    limit.
     """
 
     first_token: float = 1.0
+    expert_step: float = 1.0
     prefill_worker: float = 1.0
     traffic: float = 1.0
     arithmetic: float = 1.0

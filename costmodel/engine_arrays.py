@@ -262,7 +262,9 @@ def first_token_factor(model: Transformer, accelerator: Accelerator, role: Role)
 
 def _slower(model: Transformer, config: EngineConfig) -> float:
     """Time of a step in the engine's role over that of its kernels [1]."""
-    return config.accelerator.in_engine.prefill_worker if model.is_moe and config.role is Role.PREFILL else 1.0
+    inside = config.accelerator.in_engine
+    worker = inside.prefill_worker if config.role is Role.PREFILL else 1.0
+    return inside.expert_step * worker if model.is_moe else 1.0
 
 
 ATTENTION_CLASSES = ("attention_prefill", "attention_decode", "latent_prefill", "latent_decode")

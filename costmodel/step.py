@@ -96,8 +96,8 @@ class StepTime:
     """Latency of a step and its parts [s], and what one GPU of each stage does; arrays of shape (engines, points).
 
     gemm holds the small kernels between the matrices too; experts the routed experts only;
-    total = gemm + attention_prefill + attention_decode + experts + communication + host. All but host last longer on
-    workers that only prefill (`InEngine.prefill_worker`).
+    total = gemm + attention_prefill + attention_decode + experts + communication + host. With routed experts all but
+    host last longer on some GPUs and on workers that only prefill (`InEngine.expert_step`, `prefill_worker`).
     flop [FLOP], traffic [byte]: of one rank, all pipeline stages together; as every stage is busy with another
     micro-batch meanwhile, flop / total is the rate of one GPU.
     """

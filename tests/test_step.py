@@ -305,14 +305,13 @@ def test_what_the_units_bound_takes_longer_inside_an_engine() -> None:
 
 
 def test_steps_of_workers_that_only_prefill_take_longer_than_their_kernels() -> None:
-    """Of models with routed experts; the host takes as long as ever."""
+    """Of models with routed experts, on top of what their steps take longer anyway; the host takes as long as ever."""
     inside = replace(toy_config().accelerator, in_engine=InEngine(prefill_worker=1.5))
+    slow = replace(inside, in_engine=InEngine(prefill_worker=1.5, expert_step=2.0))
     load = StepLoad.prefill(4096)
-    for model, factor in ((mixtral(), 1.5), (llama_8b(), 1.0)):
-        here, there = (
-            step_time_one(model, toy_config(inside, role=role), OVERHEAD, load)
-            for role in (Role.COLOCATED, Role.PREFILL)
-        )
+    for gpu, model, factor in ((inside, mixtral(), 1.5), (slow, mixtral(), 3.0), (slow, llama_8b(), 1.0)):
+        here = step_time_one(model, toy_config(inside), OVERHEAD, load)
+        there = step_time_one(model, toy_config(gpu, role=Role.PREFILL), OVERHEAD, load)
         assert there.total - there.host == pytest.approx(factor * (here.total - here.host))
         assert there.experts == pytest.approx(factor * here.experts)
         assert there.host == here.host
