@@ -154,7 +154,7 @@ def table_of(fits: Mapping[Key, Fit], accelerator: Accelerator) -> str:
         )
         cells = " ".join(f"{pair:>16}" for pair in pairs)
         lines.append(f"{kernel_class:18} {dtype:6} {found.rows:>5} {cells} {found.error:>6.0%}")
-    return "\n".join([*lines, "in brackets: the catalog's figures"])
+    return "\n".join([*lines, "in parentheses: the catalog's figures"])
 
 
 def comparison(session: Session, accelerator: Accelerator) -> str:

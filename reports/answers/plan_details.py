@@ -31,7 +31,7 @@ WORDS: Final = (
     ("SLO, goal", "the limits on a request's TTFT and TPOT; the share of requests that has to keep all of them"),
     ("p90", "what nine in ten requests stay within; p50, p95 and p99 likewise"),
     ("goodput", "the highest request rate at which every SLO is met"),
-    ("load", "what a pool serves, as a share of what it can serve within the SLO; in brackets what runs out first"),
+    ("load", "what a pool serves, as a share of what it can serve within the SLO; in parentheses what runs out first"),
     (
         "3 × H100 TP2 PP2",
         "three replicas, each split over 2 × 2 GPUs: layers by TP, stages by PP; EP: experts, DP: requests; "
