@@ -212,6 +212,10 @@ class LatentAttention(TokenMixer):
         )
 
 
+OVERLAPPING = 4
+"""Tokens per latent whose windows overlap (`Compressor` of DeepSeek-V4) [token]."""
+
+
 @dataclass(frozen=True)
 class CompressedAttention(TokenMixer):
     """Attention over a window of tokens and, before it, one latent for every `ratio` tokens (DeepSeek-V4 §2.3).
@@ -219,11 +223,13 @@ class CompressedAttention(TokenMixer):
     The latent is key and value of all heads at once. head_dim: its width; query_rank: rank of the query compression;
     ratio: tokens per compressed latent (0: the window alone); window: tokens that keep a latent of their own;
     output_groups, output_rank: low-rank output projection, one for each group of heads;
-    index_heads, index_dim, index_topk: indexer that selects compressed latents; 0 where all of them are attended.
+    index_heads, index_dim, index_topk: indexer that selects compressed latents; 0 where all of them are attended; a
+    layer with index_topk but no index heads attends those that an earlier layer selected (DeepSeek-V4.1);
+    reads_earlier_kv: attends the compressed latents and index keys of an earlier layer, and makes and keeps a window's
+    latents alone (DeepSeek-V4.1).
     """
 
     is_latent: ClassVar[bool] = True
-    reads_earlier_kv: ClassVar[bool] = False
 
     hidden: int
     heads: int
@@ -236,6 +242,7 @@ class CompressedAttention(TokenMixer):
     index_heads: int = 0
     index_dim: int = 0
     index_topk: int = 0
+    reads_earlier_kv: bool = False
 
     def __post_init__(self) -> None:
         """A token keeps its share of a compressed latent, and of an FP8 index key with its 32-bit scale.
@@ -252,7 +259,7 @@ class CompressedAttention(TokenMixer):
             decode_flop_per_pair=pair_flop,
             flop_per_token=4.0 * self.heads * self.head_dim * self.window,
             decompressed=0.0,
-            selected=self.index_topk * self.ratio if self.index_heads else (None if self.ratio else 0),
+            selected=self.index_topk * self.ratio if self.index_topk else (None if self.ratio else 0),
             kept=None if self.ratio else 0,
             index_flop_per_pair=2.0 * self.index_heads * self.index_dim / self.ratio if self.index_heads else 0.0,
             index_bytes_per_token=(self.index_dim + 4.0) / self.ratio if self.index_heads else 0.0,
@@ -263,9 +270,10 @@ class CompressedAttention(TokenMixer):
         """Query, latent and output projections, the compressor, and the indexer with a compressor of its own."""
         width, apart = self.heads * self.head_dim, Sharding.REPLICATED
         outputs = self.output_groups * self.output_rank
-        overlap = 2 if self.index_heads else 1  # windows of the indexed layers overlap
-        compressor_width = 2 * overlap * self.head_dim if self.ratio else 0
-        index_key = 4 * self.index_dim + self.index_heads if self.index_heads else 0
+        overlap = 2 if self.ratio == OVERLAPPING else 1
+        compresses = self.ratio and not self.reads_earlier_kv
+        compressor_width = min(self.ratio, 2) * overlap * self.head_dim if compresses else 0  # one token needs no gate
+        index_key = (4 * self.index_dim if compresses else 0) + self.index_heads if self.index_heads else 0
         return nonempty(
             Matrix("q_a", self.hidden, self.query_rank, apart, Part.ATTENTION),
             Matrix("q_b", self.query_rank, width, Sharding.COLUMN, Part.ATTENTION),

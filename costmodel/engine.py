@@ -81,7 +81,7 @@ def draft_layer(model: Transformer, draft: Draft) -> LayerGroup | None:
     """
     if draft is Draft.NGRAM:
         return None
-    last = replace(model.layers[-1], count=1, sets=0, joined=JOINED[draft])
+    last = replace(model.layers[-1], count=1, sets=0, joined=JOINED[draft], tail=0)
     if draft is Draft.MTP:
         return last
     dense = [group.feed_forward.intermediate for group in model.layers if not group.feed_forward.experts]

@@ -169,14 +169,27 @@ def chunked_steps(
 class _Pass(NamedTuple):
     """What goes through a layer at once: prompts and decodes of the busiest rank, its tokens, and those of all ranks.
 
-    queries: tokens of each decoding request [1].
+    new, past: tokens of each prompt, and those before them; queries: tokens of each decoding request [1].
     """
 
     prompts: FloatArray
     decodes: FloatArray
     tokens: FloatArray
     everything: FloatArray
+    new: FloatArray
+    past: FloatArray
     queries: FloatArray | float = 1.0
+
+
+def _tail_pass(whole: _Pass, load: StepLoad, group: LayerGroup) -> _Pass:
+    """The same through layers that only the last tokens of each prompt pass (`LayerGroup.tail`)."""
+    skip = whole.new - group.tail_of(whole.new)
+    return whole._replace(
+        tokens=whole.tokens - whole.prompts * skip,
+        everything=whole.everything - load.prefill_requests * skip,
+        new=whole.new - skip,
+        past=whole.past + skip,
+    )
 
 
 def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> StepTime:
@@ -187,25 +200,27 @@ def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> Step
     prompt_tokens, prompt_rows = prompts * load.prefill_tokens, prompts * np.sign(load.prefill_tokens)
     everything = load.tokens + engines.drafted * load.decode_requests
     rows = prompt_rows + verified * decodes
-    whole = _Pass(prompts, decodes, prompt_tokens + verified * decodes, everything, verified)
+    lengths = load.prefill_tokens, load.prefill_past
+    whole = _Pass(prompts, decodes, prompt_tokens + verified * decodes, everything, *lengths, verified)
 
     gemm = matrix_work(engines, head_matrix(model), rows)
     prefill, decode, experts = NOTHING, NOTHING, NOTHING
     state = _state_bytes(model, whole.tokens)
     communication = all_reduce_time(engines, state) + send_time(engines, state)  # the embedding, and between stages
-    passes: list[tuple[LayerGroup, _Pass, int | FloatArray]] = [(group, whole, group.count) for group in model.layers]
+    passes: list[tuple[LayerGroup, _Pass, int | FloatArray]] = [
+        (group, _tail_pass(whole, load, group) if group.tail else whole, group.count) for group in model.layers
+    ]
     if engines.draft is not None:
-        prompt_pass = _Pass(prompts, nothing, prompt_tokens, load.tokens - load.decode_requests)
+        prompt_pass = _Pass(prompts, nothing, prompt_tokens, load.tokens - load.decode_requests, *lengths)
         passes.append((engines.draft, prompt_pass, np.sign(engines.drafted)))
-        passes.append((engines.draft, _Pass(nothing, decodes, decodes, load.decode_requests), engines.drafted))
+        drafts = _Pass(nothing, decodes, decodes, load.decode_requests, *lengths)
+        passes.append((engines.draft, drafts, engines.drafted))
         gemm += matrix_work(engines, head_matrix(model), decodes).times(engines.drafted)
     for group, own, count in passes:
         attention = group.attention
         dense = [matrix_work(engines, matrix, own.tokens) for matrix in group.matrices]
         gemm += reduce(add, dense, elementwise_work(engines, group, own.tokens)).times(count)
-        prefill += prefill_attention_work(
-            engines, attention, own.prompts, load.prefill_tokens, load.prefill_past
-        ).times(count)
+        prefill += prefill_attention_work(engines, attention, own.prompts, own.new, own.past).times(count)
         decode += decode_attention_work(engines, attention, own.decodes, load.decode_context, own.queries).times(count)
         if group.feed_forward.experts:
             experts += expert_work(engines, group.feed_forward, own.everything).times(count)

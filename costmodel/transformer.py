@@ -132,6 +132,9 @@ class LayerGroup:
     sets: sets of weights that the layers share, each computing with one of them (Zamba2, and models that pass all of
     their layers several times: Ouro); 0: every layer has its own.
     joined: hidden states that are projected to one before a draft layer (`engine.Speculation`); 0: no projection.
+    tail: tokens at the end of a prompt's chunk that pass these layers; 0: all of them. Layers after the last that makes
+    keys and values keep a window alone, so that nothing reads what earlier tokens would leave there (DeepSeek-V4.1;
+    vLLM's `--swa-bounded-replay`, its default, SGLang's `--enable-decoder-swa-bounded-replay`).
     """
 
     count: int
@@ -140,6 +143,11 @@ class LayerGroup:
     parallel: bool = False
     sets: int = 0
     joined: int = 0
+    tail: int = 0
+
+    def tail_of(self, tokens: FloatArray) -> FloatArray:
+        """Tokens that pass these layers, of a chunk of so many of a prompt [token]."""
+        return np.minimum(tokens, float(self.tail)) if self.tail else tokens
 
     @property
     def weight_sets(self) -> int:
@@ -181,6 +189,8 @@ class Transformer:
     embeddings of tokens for each layer (Gemma 3n);
     towers: weights of towers for images and sound beside the language model, which no token of text is multiplied by
     and no count of parameters has;
+    host_tables: weights of one byte in tables of n-grams, of which a token reads a few rows, and which engines keep in
+    host memory (Engram of DeepSeek-V4.1; vLLM's default); no count of parameters has them either;
     draft_layers: layers of the checkpoint that predict further tokens (MTP), which no count has either;
     max_position: longest context the model was made for [token];
     native_weight_dtype: dtype of the published checkpoint; quantized: the parts that this (or any) quantised
@@ -199,6 +209,7 @@ class Transformer:
     max_position: int
     looked_up: int = 0
     towers: int = 0
+    host_tables: int = 0
     draft_layers: int = 0
     native_weight_dtype: str = "bf16"
     quantized: frozenset[Part] = frozenset({Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS})
@@ -236,6 +247,11 @@ class Transformer:
             if group.feed_forward.experts
         )
         return self.parameters - self.looked_up - inactive
+
+    @property
+    def prompt_parameters(self) -> int:
+        """The same of the tokens of a long prompt, which do not pass layers with a `tail`."""
+        return replace(self, layers=tuple(group for group in self.layers if not group.tail)).active_parameters
 
     @property
     def matmul_parameters(self) -> int:
@@ -311,7 +327,7 @@ class Transformer:
         return max((expert_slots(count, ranks) - count for count in counts), default=0)
 
     def weight_bytes(self, weight_dtype: str) -> float:
-        """Weights of the whole model, towers among them [byte]."""
+        """Weights of the whole checkpoint, towers and tables among them [byte]."""
         dense = sum(
             group.weight_sets * matrix.elements * self.bytes_per_element(matrix.part, weight_dtype)
             for group in self.layers
@@ -320,7 +336,7 @@ class Transformer:
         experts = sum(group.weight_sets * group.expert_elements for group in self.layers)
         tables = self.embedding_elements + self.looked_up + self.towers
         embedding = tables * self.bytes_per_element(Part.EMBEDDING, weight_dtype)
-        return dense + experts * self.bytes_per_element(Part.EXPERTS, weight_dtype) + embedding
+        return dense + experts * self.bytes_per_element(Part.EXPERTS, weight_dtype) + embedding + self.host_tables
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
         """KV bytes that one more token adds while no window is full [byte/token].

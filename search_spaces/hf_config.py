@@ -494,6 +494,11 @@ def _listed_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]
     words = fields.labels("layer_types", tuple(types), layers)
     if words is not None:
         yield tuple(types[word] for word in words)
+    if fields.get("index_source_layer_ids") is not None:  # DeepSeek-V4.1: whatever is compressed is selected from
+        rates = fields.sequence("compress_ratios", layers)
+        if rates is None:
+            raise fields.missing("compress_ratios", "it says how many tokens share a latent of each layer")
+        yield tuple("compressed_sparse_attention" if ratio else "sliding_attention" for ratio in rates)
     by_ratio = {0: "sliding_attention"} | {ratio: kind for kind, ratio in notation()["layers"]["ratios"].items()}
     ratios = fields.labels("compress_ratios", tuple(by_ratio), layers)  # DeepSeek-V4
     if ratios is not None:

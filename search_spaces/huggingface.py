@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
 from typing import Any
 
 from costmodel.attention import Attention, CompressedAttention, LatentAttention, LinearAttention, Part, SoftmaxAttention
@@ -17,7 +16,6 @@ from costmodel.errors import ArchitectureError, shown
 from costmodel.transformer import FeedForward, LayerGroup, Transformer
 
 from .hf_config import (
-    LARGEST,
     UNKNOWN,
     ConfigFields,
     attention_kinds,
@@ -26,15 +24,15 @@ from .hf_config import (
     has_single_blocks,
     notation,
     open_config,
-    without_talker,
 )
 from .hf_quantization import as_stored
+from .hf_towers import MOST_RATIO, towers_of
 
 UNKNOWN_TYPE = "model_type not known: read by its fields alone"
 """What the source of a model says whose class may have more than its config tells."""
 MOST_LAYERS = 10_000
-MOST_RATIO = 100
-"""A ratio of widths, or a side of merged patches, that is larger is a slip [1]."""
+MOST_ROWS = 10**10
+"""Of a table of n-grams [1]; DeepSeek-V4.1 has 4e8."""
 DRAFT_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Fields with the number of layers that predict further tokens (DeepSeek, Qwen, MiniMax)."""
 GATED_ACTIVATIONS = frozenset({"silu", "swish", "swiglu", "geglu"})
@@ -64,10 +62,13 @@ def parse_config(
     layers = _layers(fields, hidden)
     parallel = bool(fields.flag("use_parallel_residual"))
     of_images = fields.layer_numbers("cross_attention_layers", len(layers)) or frozenset()
-    groups = Counter(layer for number, layer in enumerate(layers) if number not in of_images)
+    tails = _tails(fields, len(layers))
+    groups = Counter(pair for number, pair in enumerate(zip(layers, tails, strict=True)) if number not in of_images)
     skipped = [LayerGroup(1, *layers[number]) for number in of_images]
     sets, loops = fields.optional("num_mem_blocks", low=1) or 0, fields.optional("loops", low=1) or 1
     towers, uncounted = towers_of(config, hidden)
+    drafts = () if fields.get("dspark_block_size") else DRAFT_LAYERS
+    uncounted += () if drafts else ("the DSpark drafter",)
     unknown = UNKNOWN_TYPE if fields.family is UNKNOWN else ""
     tied, projection = fields.flag("tie_word_embeddings"), fields.optional("word_embed_proj_dim")
     if projection not in {None, hidden}:
@@ -86,14 +87,16 @@ def parse_config(
                 *layer,
                 parallel=parallel,
                 sets=count if loops > 1 else sets if isinstance(layer[0], SoftmaxAttention) else 0,
+                tail=tail,
             )
-            for layer, count in groups.items()
+            for (layer, tail), count in groups.items()
         ),
         tied_embeddings=tied,
         max_position=context_length(fields),
         looked_up=_looked_up(fields, hidden, layers) + sum(layer.dense_elements for layer in skipped),
         towers=towers,
-        draft_layers=next(filter(None, map(fields.optional, DRAFT_LAYERS)), 0),
+        host_tables=_host_tables(fields),
+        draft_layers=next(filter(None, map(fields.optional, drafts)), 0),
         source="; ".join(filter(None, (source, *(f"without {section}" for section in uncounted), unknown))),
         date=date,
     )
@@ -131,6 +134,21 @@ def _looked_up(fields: ConfigFields, hidden: int, layers: Sequence[tuple[Attenti
     return positions * hidden + own
 
 
+def _tails(fields: ConfigFields, layers: int) -> list[int]:
+    """Tokens of a prompt that pass each layer, 0: all; after the last that makes keys or looks n-grams up, a window."""
+    sources = fields.layer_numbers("kv_source_layer_ids", layers) or frozenset({layers})
+    last = max(sources | (fields.layer_numbers("engram_layer_ids", layers) or frozenset()))
+    return [fields.count("sliding_window") if layer > last else 0 for layer in range(layers)]
+
+
+def _host_tables(fields: ConfigFields) -> int:
+    """Weights of the tables of n-grams that engines keep in host memory (Engram, DeepSeek-V4.1)."""
+    tables = fields.get("engram_num_embeddings") or []
+    if not isinstance(tables, list) or any(type(rows) is not int or not 0 < rows <= MOST_ROWS for rows in tables):
+        raise fields.error(f"'engram_num_embeddings' must list numbers of rows from 1 to {MOST_ROWS}")
+    return sum(tables) * fields.count("engram_head_dim") if tables else 0
+
+
 def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForward]]:
     """Token mixer and feed-forward of every layer, first to last; as many as kinds are listed where no number is."""
     kinds, stated = fields.get("layer_types"), fields.optional("num_hidden_layers", low=1)
@@ -149,13 +167,13 @@ def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForw
     mixers = mixers_of(by_layer, hidden, attention_kinds(fields, layers))
     if fields.flag("no_feed_forward") or fields.flag("mamba_use_mlp") is False:
         return [(mixer, FeedForward(hidden, 0, gated=True)) for mixer in mixers]
-    adapter = _adapter_rank(fields, hidden, layers)
+    adapter, looks_up = _adapter_rank(fields, hidden, layers), fields.layer_numbers("engram_layer_ids", layers) or ()
     pairs: list[tuple[Attention, FeedForward]] = []
     for own, mixer, moe in zip(by_layer, mixers, _expert_layers(fields, layers), strict=True):
         block = _experts(own, hidden, gated) if moe else _dense(own, hidden, gated)
         if mixer.reads_earlier_kv and fields.flag("use_double_wide_mlp"):  # Gemma 4
             block = replace(block, intermediate=2 * block.intermediate)
-        pairs.append((mixer, replace(block, adapter=adapter)))
+        pairs.append((mixer, replace(block, adapter=adapter + (_engram_rank(fields) if len(pairs) in looks_up else 0))))
     if fields.flag("parallel_mixers"):
         mixer_alone = (state_space(fields, hidden), FeedForward(hidden, 0, gated=True))
         return [layer for pair in pairs for layer in (mixer_alone, pair)]
@@ -176,6 +194,12 @@ def _adapter_rank(fields: ConfigFields, hidden: int, layers: int) -> int:
     streams = fields.optional("altup_num_inputs", low=1) or 1
     mixed, rank = fields.optional("hc_count") or 0, fields.optional("hc_lowrank") or 0
     return round(1.5 * embedding + laurel + (streams - 1) * hidden / layers + mixed * (2 * rank + mixed))
+
+
+def _engram_rank(fields: ConfigFields) -> int:
+    """The same of Engram: the rows of a token, n for each of 2- to m-grams, to a value and a key for each stream."""
+    rows = fields.count("engram_n_heads") * (fields.count("engram_max_ngram_size") - 1)
+    return rows * fields.count("engram_head_dim") * (fields.count("hc_mult") + 1) // 2
 
 
 def _patterned_layers(
@@ -370,13 +394,15 @@ def mixers_of(by_layer: Sequence[ConfigFields], hidden: int, kinds: tuple[str, .
     # attend an earlier layer: as listed (Mistral Large 4), the last few (Gemma 3n), or all but every n-th (CLA)
     reads = [layer >= layers - last or layer % every > 0 for layer in range(layers)]
     reads = reads if sources is None else [source != layer for layer, source in enumerate(sources)]
+    makers = common.layer_numbers("kv_source_layer_ids", layers)  # or by who makes latents (DeepSeek-V4.1)
+    reads = reads if makers is None else [layer not in makers for layer in range(layers)]
     selects = _selecting_layers(common, layers)
     mixers: list[Attention] = []
     for fields, kind, has_index, reads_earlier in zip(by_layer, kinds, selects, reads, strict=False):
         if kind == "linear_attention":
             mixers.append(_linear(fields, hidden))
         elif fields.get("o_lora_rank") is not None:
-            mixers.append(_compressed_attention(fields, hidden, kind))
+            mixers.append(_compressed_attention(fields, hidden, kind, has_index, reads_earlier))
         elif fields.get("kv_lora_rank"):
             mixers.append(_latent(fields, hidden, kind, has_index, reads_earlier))
         else:
@@ -386,6 +412,9 @@ def mixers_of(by_layer: Sequence[ConfigFields], hidden: int, kinds: tuple[str, .
 
 def _selecting_layers(fields: ConfigFields, layers: int) -> tuple[bool, ...]:
     """Layers with an indexer; of latent attention others reuse the selection of the one before (GLM-5.2)."""
+    numbers = fields.layer_numbers("index_source_layer_ids", layers)
+    if numbers is not None or fields.get("o_lora_rank") is not None:
+        return tuple(numbers is None or layer in numbers for layer in range(layers))
     if not fields.get("kv_lora_rank"):  # heads attend the blocks that an indexer selects (MiniMax-M3)
         if fields.get("index_topk_blocks") is None or fields.flag("use_sparse_attention") is False:
             return (False,) * layers
@@ -493,17 +522,21 @@ def _latent(fields: ConfigFields, hidden: int, kind: str, has_index: bool, reads
     )
 
 
-def _compressed_attention(fields: ConfigFields, hidden: int, kind: str) -> CompressedAttention:
+def _compressed_attention(
+    fields: ConfigFields, hidden: int, kind: str, has_index: bool, reads_earlier: bool
+) -> CompressedAttention:
     """DeepSeek-V4: latents of a window, of every few tokens with an indexer, or of many tokens."""
     rates = fields.get("compress_rates")
     ratios = {**notation()["layers"]["ratios"], **(rates if isinstance(rates, Mapping) else {})}
-    has_index = kind == "compressed_sparse_attention"
+    own, is_sparse = fields.optional("compress_ratio"), kind == "compressed_sparse_attention"
+    ratio = ratios.get(kind, 0) if own is None else own
     return CompressedAttention(
         hidden=hidden,
-        ratio=ratios.get(kind, 0),
+        ratio=ratio,
         **fields.widths("compressed"),
-        **(fields.widths("index") if has_index else NO_INDEX),
-        index_topk=fields.count("index_topk") if has_index else 0,
+        **(fields.widths("index") if is_sparse and has_index else NO_INDEX),
+        index_topk=fields.count("index_topk") if is_sparse else 0,
+        reads_earlier_kv=reads_earlier and ratio > 0,
     )
 
 
@@ -582,78 +615,3 @@ def _kimi_delta(fields: ConfigFields, hidden: int) -> LinearAttention:
     decays = {"scalars": 1 + width} if in_full else {"scalars": 1, "decay_rank": width}
     gate = 0 if in_full or fields.flag("use_full_rank_gate") else width
     return LinearAttention(hidden, heads, heads, width, width, conv_width=taps, gate_rank=gate, state_bits=32, **decays)
-
-
-# Towers beside the language model, whose weights no token of text is multiplied by.
-
-SECTIONS = ("vision_config", "visual", "audio_config")
-"""Where configs describe them."""
-
-
-def towers_of(config: Mapping[str, Any], text_width: int) -> tuple[int, tuple[str, ...]]:
-    """Weights of the towers of a config [1], and the sections of those whose weights do not follow from it.
-
-    text_width: hidden size of the language model [1].
-
-    >>> siglip = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27}
-    >>> towers_of({"model_type": "gemma3", "vision_config": siglip}, 5376)
-    (417263616, ())
-    """
-    config = without_talker(config)
-    sections = [section for section in SECTIONS if isinstance(config.get(section), Mapping)]
-    weights = {section: _elements(config, config[section], text_width) for section in sections}
-    return sum(filter(None, weights.values())), tuple(section for section in sections if weights[section] is None)
-
-
-def _elements(config: Mapping[str, Any], tower: Mapping[str, Any], text_width: int) -> int | None:
-    """Weights of a tower and of the matrices that lead from it to the text model [1]; None where it is not understood.
-
-    layers x (4 v a + 2 v w, or 3 v w with a gate) and the products of `towers` in `hf_families.yaml`, for v the width
-    of the tower, a that of its heads together and w that of its feed-forward. Tables of positions and of patches are
-    below 1 % of a tower, unless they stand there.
-    """
-    table = notation()["towers"]
-    kinds = (str(config.get("model_type")), str(tower.get("model_type")))
-    defaults = [table["defaults"].get(kind, {}) for kind in kinds]
-    products = next((table["products"][kind] for kind in kinds if kind in table["products"]), None)
-    own = {**defaults[1], **defaults[0], **tower}
-
-    def stated(word: str, *places: Mapping[str, Any]) -> int | None:
-        spellings = table["aliases"].get(word, (word,))
-        values = (place.get(spelling) for place in places or (own,) for spelling in spellings)
-        return next((value for value in values if type(value) is int and 1 <= value <= LARGEST), None)
-
-    layers, width = stated("layers"), stated("width")
-    if products is None or layers is None or width is None:
-        return None
-    heads, head_dim, ratio = stated("heads"), stated("head_dim"), own.get("mlp_ratio")
-    inner = stated("attention") or (heads * head_dim if heads and head_dim else width)
-    block = stated(table["blocks"].get(kinds[0], "feed_forward"))
-    block = block or (round(ratio * width) if isinstance(ratio, int | float) and 0 < ratio < MOST_RATIO else None)
-    if block is None:
-        return None
-    gated = any(kind in table["gated"] for kind in kinds)
-    deep = own.get("deepstack_visual_indexes")
-    widths: dict[str, float] = {"v": width, "m": width * _merged_patches(own, config), "t": text_width, "f": block}
-    factors = [
-        [widths.get(factor) or stated(factor, own, config) if isinstance(factor, str) else factor for factor in row]
-        for row in products
-    ]
-    sizes = [prod(factor for factor in row if factor is not None) for row in factors if None not in row]
-    if len(sizes) < len(products):
-        return None
-    layer = 4 * width * inner + (3 if gated else 2) * width * block
-    joins = 1 + (len(deep) if isinstance(deep, list) else 0)
-    return (layers + (stated("num_global_layers") or 0)) * layer + joins * round(sum(sizes))
-
-
-def _merged_patches(*places: Mapping[str, Any]) -> int:
-    """Patches that are joined to one token of the text model [1]."""
-    for place in places:
-        for field in notation()["towers"]["merges"]:
-            value = place.get(field)
-            if isinstance(value, list) and value and all(type(side) is int and 0 < side < MOST_RATIO for side in value):
-                return prod(value)
-            if isinstance(value, int | float) and 1 / MOST_RATIO < value < MOST_RATIO:  # a side, or its inverse
-                return round(value if value >= 1 else 1 / value) ** 2
-    return 1

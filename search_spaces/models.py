@@ -221,7 +221,9 @@ def model_entry(model: Transformer) -> dict[str, Any]:
         "name": model.name,
         "parameters": model.parameters,
         "active_parameters": model.active_parameters,
+        "prompt_parameters": model.prompt_parameters,
         "tower_parameters": model.towers,
+        "host_table_parameters": model.host_tables,
         "draft_parameters": 0 if draft is None else model.draft_layers * (draft.dense_elements + draft.expert_elements),
         "layers": model.num_layers,
         "hidden_size": model.hidden,
@@ -255,7 +257,8 @@ def attention_kind(attention: Attention) -> str:
         case CompressedAttention(ratio=0):
             kind = "MQA"
         case CompressedAttention():
-            kind = "CSA" if attention.index_heads else "HCA"
+            kind = "CSA" if attention.index_topk else "HCA"
+            kind += " of earlier KV" if attention.reads_earlier_kv else ""
         case LatentAttention():
             kind = "DSA" if attention.index_topk else "MLA"
         case SoftmaxAttention(kv_heads=1) if attention.heads > 1:
@@ -410,13 +413,16 @@ class LayersSection(FileSection):
     """Whether both read the same input."""
     sets: Count = 0
     """Sets of weights that these layers share; 0: each has its own."""
+    tail: Count = 0
+    """Tokens at the end of a prompt that pass these layers; 0: all."""
 
     def group(self, hidden: int) -> LayerGroup:
         """The same of a model of that width."""
         mixer = self.attention.model_dump()
         block = {"intermediate": 0, "gated": True} if self.feed_forward is None else self.feed_forward.model_dump()
         attention: Attention = MIXERS[mixer.pop("kind")](hidden=hidden, **mixer)
-        return LayerGroup(self.count, attention, FeedForward(hidden=hidden, **block), self.parallel, self.sets)
+        feed_forward = FeedForward(hidden=hidden, **block)
+        return LayerGroup(self.count, attention, feed_forward, self.parallel, self.sets, tail=self.tail)
 
 
 class ArchitectureFile(FileSection):
@@ -436,6 +442,8 @@ class ArchitectureFile(FileSection):
     """Weights of tables that are looked up beside the embedding: learned positions, embeddings of each layer."""
     towers: Annotated[int, count(Bounds(0, 10**12))] = 0
     """Weights of towers for images and sound."""
+    host_tables: Annotated[int, count(Bounds(0, 10**13))] = 0
+    """Weights of one byte in tables of n-grams, which engines keep in host memory."""
     draft_layers: Annotated[int, count(Bounds(0, 100))] = 0
     """Layers that predict further tokens (MTP)."""
     native_weight_dtype: Annotated[str, choice(*sorted(DTYPE_BYTES)), Field(alias="weights")] = "bf16"

@@ -290,6 +290,15 @@ def test_files_say_in_which_dtype_states_were_evaluated(model: str, engine: str,
     assert set(re.findall(r"mamba[-_]ssm[-_](?:cache[-_])?dtype:? (\w+)", "\n".join(files.values()))) == dtypes
 
 
+@pytest.mark.parametrize(("engine", "flag"), [("vllm", "swa-bounded-replay"), ("sglang", "decoder-swa-bounded-replay")])
+def test_files_say_that_layers_see_the_end_of_prompts_alone(engine: str, flag: str) -> None:
+    for model, has_tail in (("DeepSeek-V4.1-Flash", True), ("DeepSeek-V4-Flash", False)):
+        ask = Ask(model, weight_dtype="fp8", kv_dtype="fp8", engine=engine)
+        plan = plan_of((Case("colocated", "H200", tp=8, tokens=8192),), ask)
+        files = WRITERS[engine](deployment_of(plan, engine))
+        assert (flag in "\n".join(files.values())) is has_tail
+
+
 def holds(pool: DeployedPool, model: Transformer, tokens: int) -> bool:
     """Whether the KV memory of an engine holds one request of so many tokens."""
     return kv_bytes_peak_per_gpu(model, pool.config, float(tokens)) <= kv_capacity_bytes(model, pool.config)

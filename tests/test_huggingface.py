@@ -26,6 +26,7 @@ from search_spaces.huggingface import UNKNOWN_TYPE, parse_config
 from search_spaces.models import (
     architecture_text,
     catalog_model,
+    config_of,
     load_model,
     model_entry,
     model_to_edit,
@@ -338,6 +339,33 @@ def test_indexers_that_layers_share() -> None:
     sources = [0, 0, 2, 2, 4, 4, 6, 6]
     halved = parse(MLA, sparse, model_type="mistral_large4_text", kv_source_layers=sources)
     assert halved.kv_bytes_per_token("bf16") == pytest.approx(parse(MLA, sparse).kv_bytes_per_token("bf16") / 2)
+
+
+def test_layers_that_attend_the_latents_of_a_source() -> None:
+    """DeepSeek-V4.1: after the last layer that makes latents or looks n-grams up, prompts pass with their window."""
+    config = config_of("DeepSeek-V4.1-Flash")
+    text = config["text_config"]
+
+    def of(**fields: Any) -> Transformer:
+        return parse_config({**config, "text_config": {**text, **fields}}, "test")
+
+    def layers(model: Transformer) -> dict[bool, int]:
+        return {tail: sum(group.count for group in model.layers if bool(group.tail) is tail) for tail in (False, True)}
+
+    assert layers(of()) == {False: 21, True: 19}
+    assert layers(of(engram_layer_ids=[1, 29])) == {False: 30, True: 10}
+    assert layers(of(kv_source_layer_ids=None)) == {False: 40, True: 0}
+    plain, engram = (group.dense_elements for group in of().layers[:2])
+    assert engram - plain == 24 * 256 * 5 * 5120  # rows of a token to a value, and to a key for each of four streams
+    for field, value, words in (
+        ("engram_num_embeddings", [1.5, 2], "must list numbers of rows from 1"),
+        ("kv_source_layer_ids", [2, 99], "'kv_source_layer_ids' is 99"),
+        ("compress_ratios", [0] * 39, "has 39 entries for 40 layers"),
+        ("compress_ratios", None, "lacks 'compress_ratios'"),
+        ("engram_head_dim", None, "lacks 'engram_head_dim'"),
+    ):
+        with pytest.raises(ArchitectureError, match=words):
+            of(**{field: value})
 
 
 def test_an_indexer_over_compressed_latents_by_hand() -> None:

@@ -44,6 +44,7 @@ from costmodel.simulator.steps import cost_steps
 from costmodel.step import StepLoad, step_time, step_time_one
 from costmodel.workload import diurnal_arrivals, draw_lengths, gamma_arrivals, make_trace
 from search_spaces.engines import load_engine_memory, load_serving_policy
+from search_spaces.models import catalog_model
 from tests.optimizer_cases import accelerator
 from tests.simulator_cases import ONLY_PROMPTS, WORKING, colocated
 from tests.toy import llama_8b
@@ -248,6 +249,30 @@ def test_the_bound_is_the_cost_model_where_that_is_linear(parallelism: Paralleli
         assert least_bytes(work, content) <= gpus * time.traffic[0, 0] * (1 + 1e-9)
     assert work.peak == pytest.approx(gpus * 989e12)
     assert work.bandwidth == pytest.approx(gpus * 3.35e12)
+
+
+def test_layers_with_a_tail_have_steps_and_a_bound_of_their_own() -> None:
+    """DeepSeek-V4.1: a chunk passes them with its last tokens alone, decodes do with all."""
+    model, host = catalog_model("DeepSeek-V4.1-Flash"), load_serving_policy("vllm").overhead
+    config = replace(engine(Parallelism(tensor=8), seqs=256), max_num_batched_tokens=8192, weight_dtype="fp8")
+    config = replace(config, accelerator=accelerator("H200"))
+    steps = cost_steps(model, config, host)
+    for new, past, batch, context in (
+        (8000, 0, 0, 0),
+        (1000, 3000, 0, 0),
+        (100, 0, 0, 0),
+        (0, 0, 250, 700),
+        (4000, 0, 64, 900),
+    ):
+        time = step_time_one(model, config, host, StepLoad.of(bool(new), new, past, batch, context))
+        chunks = ([new], [past]) if new else ((), None)
+        assert step_seconds(steps, *chunks, batch, batch * context) == pytest.approx(time.total[0, 0], rel=0.01)
+        pairs, rows = new * past + new * (new + 1) // 2, bool(new) + batch
+        content = StepContent(
+            1, new + batch, min(new + batch, steps.work.knee), rows, pairs, new + past, batch, batch * context
+        )
+        for least, most in ((least_flop, time.flop), (least_bytes, time.traffic)):
+            assert 0.5 * 8 * most[0, 0] < least(steps.work, content) <= 8 * most[0, 0] * (1 + 1e-9), (new, batch)
 
 
 @pytest.mark.parametrize("parallelism", [Parallelism(tensor=2), Parallelism(tensor=2, pipeline=2), Parallelism(data=2)])

@@ -266,10 +266,13 @@ def test_more_work_is_never_faster(
     assert total(model, config, heavier) >= total(model, config, load) * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("name", ["Llama-3.1-8B", "gpt-oss-120b", "DeepSeek-V3", "GLM-5.2", "Qwen3-Next-80B-A3B"])
+@pytest.mark.parametrize(
+    "name",
+    ["Llama-3.1-8B", "gpt-oss-120b", "DeepSeek-V3", "GLM-5.2", "Qwen3-Next-80B-A3B", "DeepSeek-V4.1-Flash"],
+)
 @given(config=engines(), past=st.sampled_from([0, 5, 3000]))
 def test_no_prompt_is_quicker_than_a_shorter_one(name: str, config: EngineConfig, past: int) -> None:
-    """Full, windowed, latent, sparse and linear attention, over the first tokens and across every threshold."""
+    """Full, windowed, latent, sparse, linear and compressed attention, with a tail; across every threshold."""
     tokens = np.unique(np.concatenate([np.arange(1, 40), np.arange(2040, 2060), np.geomspace(40, 70_000, 100).round()]))
     times = step_time_one(catalog_model(name), config, OVERHEAD, StepLoad.prefill(tokens, past=past)).total[0]
     assert np.all(times[1:] >= times[:-1] * (1 - 1e-9))
@@ -284,6 +287,25 @@ def test_decode_is_affine_in_context(name: str, tensor: int) -> None:
     slope = (time[1] - time[0]) / 1000
     assert slope > 0
     assert time == pytest.approx(time[0] + slope * contexts, rel=1e-12)
+
+
+def test_layers_with_a_tail_compute_the_end_of_prompts_and_every_decode() -> None:
+    """DeepSeek-V4.1: 19 of 40 layers see 128 tokens of a prompt; long prompts take about half of what all would."""
+    model, config = catalog_model("DeepSeek-V4.1-Flash"), toy_config(load_catalog().accelerator("H200"), tensor=8)
+    whole = replace(model, layers=tuple(replace(group, tail=0) for group in model.layers))
+    assert sum(group.count for group in model.layers if group.tail == 128) == 19
+
+    def flop(of: Transformer, load: StepLoad) -> float:
+        return float(step_time_one(of, config, OVERHEAD, load).flop[0, 0])
+
+    for same in (StepLoad.decode(64, 9000), StepLoad.prefill(128, 3, 500)):
+        assert total(model, config, same) == total(whole, config, same)
+    late = replace(whole, layers=tuple(replace(group, tail=0) for group in model.layers if group.tail))
+    for tokens in (1000, 30_000):
+        load, end = StepLoad.prefill(tokens, 2, 500), StepLoad.prefill(128, 2, 500 + tokens - 128)
+        skipped = flop(late, load) - flop(late, end)
+        assert flop(model, load) == pytest.approx(flop(whole, load) - skipped, rel=1e-9)
+    assert total(model, config, load) / total(whole, config, load) == pytest.approx(0.54, abs=0.02)
 
 
 def test_a_window_stops_the_growth() -> None:

@@ -51,10 +51,19 @@ def test_parameters_match_the_published_figure(name: str) -> None:
         ("PaLM-540B", 118 * 2 * 256 * 2),
         ("Qwen3-Next-80B-A3B", 12 * 2 * 2 * 256 * 2),
         ("gpt-oss-120b", 36 * 2 * 8 * 64 * 2),
+        ("DeepSeek-V4.1-Flash", 3 * (512 * 2 + 132) / 2 + 512 * 2 + 132),  # three sources of 2 tokens, one of 1
     ],
 )
-def test_kv_bytes_per_token(name: str, per_token: int) -> None:
+def test_kv_bytes_per_token(name: str, per_token: float) -> None:
     assert load_model(name).kv_bytes_per_token("bf16") == per_token
+
+
+def test_a_prompt_of_deepseek_v4_1_meets_half_of_the_layers() -> None:
+    """By its card 197 billion weights in tables beside 552, and 8 billion for a token of a prompt."""
+    model = load_model("DeepSeek-V4.1-Flash")
+    assert model.host_tables == pytest.approx(197e9, rel=0.01)
+    assert model.prompt_parameters - model.embedding_elements == pytest.approx(8e9, rel=0.05)
+    assert model.weight_bytes("fp8") == pytest.approx(510.3e9 - model.host_tables / 32, rel=0.02)  # with the drafter
 
 
 def test_gpt_oss_keeps_a_window_in_half_of_its_layers() -> None:

@@ -14,7 +14,7 @@ UNLIMITED: Final = 1 << 60
 """A limit that nothing reaches [token or block]."""
 COEFFICIENTS, TABLES, GRIDS = 0, 1, 2
 """Kinds of step numbers."""
-MOST_TABLES = 11
+MOST_TABLES = 13
 """Tables of one step model; a `StepRecord` says where each begins."""
 AFFINE: Final = 0.5
 """Share of a prompt that an engine must have to get it for that [1]: `affinityThreshold` of llm-d's router, which the

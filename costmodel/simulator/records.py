@@ -252,6 +252,8 @@ class StepRecord:
     at8: int
     at9: int
     at10: int
+    at11: int
+    at12: int
 
 
 @dataclass(slots=True, kw_only=True)

@@ -76,7 +76,8 @@ def decode_piece(m: StepRecord, data: Floats, batch: int, total: int) -> tuple[f
 def decode_rest(m: StepRecord, data: Floats, batch: int) -> float:
     """Time of a decode-only step on grids, but for its attention."""
     tokens = m.a2 * batch
-    return line(data, m.at0, m.at1, tokens) + line(data, m.at2, m.at3, tokens)
+    time = line(data, m.at0, m.at1, tokens) + line(data, m.at2, m.at3, tokens)
+    return time + line(data, m.at11, m.at12, tokens) if m.c0 > 0.0 else time
 
 
 @compiled
@@ -100,6 +101,8 @@ def mixed_time(m: StepRecord, data: Floats, chunks: Chosen, batch: int, total: i
     else:
         time = line(data, m.at0, m.at1, tokens + m.a2 * batch)
     time += line(data, m.at2, m.at3, prompts + m.a2 * batch)
+    if m.c0 > 0.0:
+        time += line(data, m.at11, m.at12, min(m.c0 * prompts, tokens) + m.a2 * batch)
     time += first
     if batch > 0:
         attention = decode_grid(m, data, batch, total)[0]

@@ -13,7 +13,8 @@ attention of its prompts and attention of its decodes; each part gets its own gr
 
     time = tokens(T) + rows(R) + sum over chunks pairs(q, p) x seconds per pair(q, p) + decode(batch, mean context)
 
-with pairs = q p + q (q + 1) / 2.
+with pairs = q p + q (q + 1) / 2. Layers that only the last w tokens of a prompt pass (`LayerGroup.tail`) are no part of
+tokens(T); they add tail(min(w chunks, prompt tokens) + decodes).
 
 Data-parallel ranks are lanes that begin and end a step together. A chunk keeps to one lane, so a step with few prompts
 takes longer than one with as many tokens on all lanes; many prompts, and decodes, are spread evenly. See
@@ -67,7 +68,7 @@ class GridSteps:
 
     lanes: data-parallel ranks; lane_nodes, lane_times: lane(T) above, by the tokens of all lanes if they were even;
     verified: tokens of a decoding request in a step, and tokens_per_step: those of them that it is given
-    (`costmodel.engine.Speculation`) [1].
+    (`costmodel.engine.Speculation`) [1]; tail, tail_times: w and tail(tokens) above; 0: there are no such layers.
     """
 
     token_nodes: FloatArray
@@ -85,6 +86,8 @@ class GridSteps:
     tokens_per_step: float = 1.0
     lane_nodes: FloatArray = field(default_factory=lambda: np.zeros(0))
     lane_times: FloatArray = field(default_factory=lambda: np.zeros(0))
+    tail: float = 0.0
+    tail_times: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     def numbers(self) -> StepNumbers:
         """The grids for the event loop."""
@@ -92,8 +95,9 @@ class GridSteps:
         tables = (
             *(self.token_nodes, self.token_times, self.row_nodes, self.row_times),
             *(self.context_nodes, self.decode_attention, *pairs, self.lane_nodes, self.lane_times),
+            *((self.token_nodes, self.tail_times) if self.tail else ()),
         )
-        scalars = {"a0": self.lanes, "a2": self.verified, "b0": 1.0 / self.tokens_per_step}
+        scalars = {"a0": self.lanes, "a2": self.verified, "b0": 1.0 / self.tokens_per_step, "c0": self.tail}
         return StepNumbers(GRIDS, scalars, tables, self.work)
 
     def scaled(self, factor: float) -> GridSteps:
@@ -126,6 +130,7 @@ class GridSteps:
                 self.lanes * work.reach_bytes * (new + past) / pairs,
             ),
             lane_times=self.lane_times * factor,
+            tail_times=self.tail_times * factor,
         )
 
 
@@ -149,9 +154,13 @@ def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhea
     most = float(max(config.max_num_batched_tokens + verified * config.max_num_seqs, config.max_model_len))
     tokens = nodes_to(most)
     rows = nodes_to(verified * config.max_num_seqs)
-    base = _rest(model, engine, StepLoad.of(ranks, tokens / ranks))
+    early = replace(model, layers=tuple(group for group in model.layers if not group.tail))
+    tail = max(group.tail for group in model.layers)
+    ends = StepLoad.of(tokens, np.minimum(tokens, 1.0))  # prompts of one token each pass all layers
+    tail_times = _rest(model, engine, ends) - _rest(early, engine, ends) if tail else np.zeros(tokens.size)
+    base = _rest(early, engine, StepLoad.of(ranks, tokens / ranks))
     wide = most / ranks
-    heads = _rest(model, engine, StepLoad.of(rows * ranks, wide / rows))
+    heads = _rest(early, engine, StepLoad.of(rows * ranks, wide / rows))
     contexts = np.concatenate([[1.0], nodes_to(float(config.max_model_len), CONTEXTS_PER_OCTAVE, 8)[1:]])
     batches = np.arange(1.0, config.max_num_seqs + 1.0)
     grid = StepLoad.decode(np.repeat(batches, contexts.size), np.tile(contexts, batches.size))
@@ -165,7 +174,7 @@ def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhea
     if verified > 1.0:  # what drafting takes beyond that, by the batch alone
         whole = (decode_time.total - decode_time.attention_decode).reshape(decode.shape)[:, :1]
         checked = verified * batches
-        steps = np.interp(checked, tokens, base) + np.interp(checked, row_nodes, row_times)
+        steps = np.interp(checked, tokens, base + tail_times) + np.interp(checked, row_nodes, row_times)
         decode = decode + whole - steps[:, None]
     return GridSteps(
         token_nodes=tokens,
@@ -182,7 +191,9 @@ def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhea
         verified=verified,
         tokens_per_step=config.tokens_per_step,
         lane_nodes=lanes,
-        lane_times=_lane_times(model, engine, lanes) if ranks > 1.0 else lanes,
+        lane_times=_lane_times(early, engine, lanes) if ranks > 1.0 else lanes,
+        tail=float(tail),
+        tail_times=tail_times,
     )
 
 
@@ -218,25 +229,32 @@ def cost_work(
     even = replace(engine, expert_largest=np.zeros_like(engine.expert_largest))
     ranks = config.parallelism.data
     gpus = config.parallelism.tensor * ranks
-    dense = _layer_sum(model, lambda group: _layer(even, group, tokens / ranks, tokens))
+    full = _layer_sum(model, lambda group: _layer(even, group, tokens / ranks, tokens))  # of decodes; of one prompt:
+    dense = _layer_sum(model, lambda group: _layer(even, group, group.tail_of(tokens) / ranks, group.tail_of(tokens)))
     head = matrix_work(even, head_matrix(model), np.array([1.0, 2.0]))
     past = np.concatenate([[0.0], contexts])
     new, old = np.repeat(chunks, past.size), np.tile(past, chunks.size)
-    prompts = _layer_sum(model, lambda group: prefill_attention_work(even, group.attention, np.ones(1), new, old))
+    prompts = _layer_sum(
+        model,
+        lambda group: prefill_attention_work(
+            even, group.attention, np.ones(1), group.tail_of(new), old + new - group.tail_of(new)
+        ),
+    )
     decodes = _layer_sum(model, lambda group: decode_attention_work(even, group.attention, np.ones(1), contexts))
     tensor = config.parallelism.tensor
     constant, capped_bytes, token_bytes, knee = _knee_fit(tokens, gpus * dense.traffic[0])
     row_bytes = head.traffic[0, 1] - head.traffic[0, 0]
     context_flop, context_bytes = (_slope(contexts, values[0]) for values in (decodes.flop, decodes.traffic))
     read = 1.0 / config.tokens_per_step  # for each token that a request is given
+    token_flop, whole_flop = (gpus * float(np.min(work.flop[0] / tokens)) for work in (dense, full))
     return StepWork(
         peak=float(engine.peak[0, 0]) * gpus,
         bandwidth=float(engine.bandwidth[0, 0]) * gpus,
         knee=knee,
-        token_flop=gpus * float(np.min(dense.flop[0] / tokens)),
+        token_flop=token_flop,
         row_flop=tensor * float(head.flop[0, 0]),
         pair_flop=tensor * float(np.min(prompts.flop[0] / attended_pairs(new, old, None))),
-        decode_flop=tensor * float(decodes.flop[0, 0] - context_flop * contexts[0]),
+        decode_flop=tensor * float(decodes.flop[0, 0] - context_flop * contexts[0]) + (whole_flop - token_flop),
         context_flop=tensor * context_flop,
         step_bytes=read * (constant + gpus * float(head.traffic[0, 0] - row_bytes)),
         capped_bytes=read * capped_bytes,

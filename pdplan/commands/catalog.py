@@ -390,8 +390,12 @@ def _model_page(entry: dict[str, Any]) -> Document:
     experts = f"{entry['experts_per_token']} of {entry['experts']} experts per token" if entry["experts"] else "dense"
     checkpoint = served_checkpoint(entry["name"]) if entry["date"] else None
     towers, drafts = entry["tower_parameters"], entry["draft_parameters"]
+    tables, prompts = entry["host_table_parameters"], entry["prompt_parameters"]
+    used = f"a token uses {count(entry['active_parameters'])}"
+    used += f", and of a long prompt {count(prompts)}" if prompts < entry["active_parameters"] else ""
     facts = (
-        ("parameters", f"{count(entry['parameters'])}, of which a token uses {count(entry['active_parameters'])}"),
+        ("parameters", f"{count(entry['parameters'])}, of which {used}"),
+        ("", f"and {count(tables)} in tables of n-grams, in host memory" if tables else ""),
         ("", f"and {count(towers)} in towers for images or sound, which take memory too" if towers else ""),
         (
             "",

@@ -131,7 +131,7 @@ def _stated(deployment: Deployment, pool: DeployedPool, engine_values: Counted) 
 
 def _common(deployment: Deployment, pool: DeployedPool) -> Counted:
     """What all engines are told alike."""
-    settings = pool.settings
+    settings, has_tail = pool.settings, any(group.tail for group in deployment.model.layers)
     return {
         **asdict(settings),
         "weights": deployment.weights,
@@ -141,6 +141,8 @@ def _common(deployment: Deployment, pool: DeployedPool) -> Counted:
         "exchange": deployment.exchange(pool),
         "host_cache": settings.host_cache or None,
         "state_bits": settings.state_bits or None,
+        # SGLang does not compute the end of a prompt alone with data-parallel attention
+        "prompt_tail": (has_tail and (deployment.engine == "vllm" or settings.data == 1)) or None,
         **_drafting(deployment, pool),
     }
 
