@@ -101,7 +101,7 @@ def _work(instance: Instance, one: EngineSettings, tau: float) -> np.ndarray[tup
     return np.concatenate([work, sending_work(instance, one)[:, None]], axis=1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(fleets())
 def test_no_pool_that_is_accepted_does_less_or_makes_fewer_late(case: tuple[Instance, FleetSearch, Fleet]) -> None:
     instance, known, fleet = case
@@ -139,7 +139,7 @@ def test_a_pool_at_the_edge_of_falling_behind_does_little_more_than_the_floor(en
         assert least * 4.0 <= work.max() <= 4.0 * (1.0 + 1e-9), (pool, work)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(fleets())
 def test_no_fleet_that_holds_costs_less_than_the_floor(case: tuple[Instance, FleetSearch, Fleet]) -> None:
     instance, known, fleet = case

@@ -346,7 +346,7 @@ def test_a_plan_says_when_a_tier_costs_more_than_it_saves(folder: Path) -> None:
 
 LONG = yaml.safe_load("""\
 workload:
-  request_rate: 4/s
+  request_rate: 2/s
   sessions: {turns: 8, think_time: 5min, system_prompt: 1000, user_tokens: 4000, answer_tokens: 200}
 slo: {ttft: 2s, tpot: 50ms}
 search: {roles: [colocated], tensor_parallel: [1], pipeline_parallel: [1], max_num_seqs: [64],
