@@ -169,6 +169,7 @@ REDUNDANT = (Case("colocated", "GB200", dp=72, ep=72, seqs=72 * 16, tokens=72 * 
 WIDE = Case("prefill", dp=16, ep=16, seqs=256, tokens=16 * 1024)
 """Sixteen ranks on two nodes, which send tokens to their experts alone unless NVLink joins the nodes."""
 FIRST, LATER, ALONE = Case("prefill", seqs=8, tokens=8192), Case("decode"), (Case("colocated", tp=2),)
+WIDER = (Case("colocated", tp=4, tokens=8192),)
 AMD = replace(FIRST, gpu="MI300X")
 FIRST_OF_8, LATER_OF_8 = (replace(case, gpu="H200", tp=8) for case in (FIRST, LATER))
 EXPERTS = Ask("DeepSeek-V3", "fp8")
@@ -224,6 +225,10 @@ SAID: dict[str, tuple[str, list[Stated]]] = {
         r"offload|host_cache|hicache|hierarchical|cpu_bytes|lruCap|sharedMem|sizeLimit|autoTune|MultiConnector",
         [(ALONE, TIER, (*PLAIN, *EVERY[3:5])), (PAIR, TIER, (PLAIN[0], EVERY[3], *EVERY[5:]))],
     ),
+    "dtype of states": (
+        r"mamba.*dtype",
+        [(WIDER, Ask(name), PLAIN) for name in ("Qwen3-Next-80B-A3B", "Qwen3.6-27B", "Llama-3.1-8B")],
+    ),
 }  # fmt: skip
 """Words that say so, and the plans: pools, what they share, and the targets with their engines."""
 
@@ -271,23 +276,6 @@ def test_layers_keep_their_own_share_of_a_request(model: str, version: str, role
     workers = [text for path, text in files.items() if path.startswith("workers/") and path.endswith(".yaml")]
     assert all(("\nno-disable-hybrid-kv-cache-manager: true\n" in text) == told for text in workers)
     assert legal_flag("vllm", version, "--no-disable-hybrid-kv-cache-manager") == SWITCH
-
-
-@pytest.mark.parametrize(
-    ("model", "engine", "dtypes"),
-    [
-        ("Qwen3-Next-80B-A3B", "vllm", {"auto"}),
-        ("Qwen3.6-27B", "vllm", {"float32"}),
-        ("Qwen3-Next-80B-A3B", "sglang", {"float32"}),
-        ("Qwen3.6-27B", "trtllm", {"float32"}),
-        ("Llama-3.1-8B", "vllm", set()),
-    ],
-)
-def test_files_say_in_which_dtype_states_were_evaluated(model: str, engine: str, dtypes: set[str]) -> None:
-    plan = plan_of((Case("colocated", tp=4, tokens=8192),), Ask(model, engine=engine))
-    deployment = deployment_of(plan, engine)
-    files = WRITERS[engine](deployment)
-    assert set(re.findall(r"mamba[-_]ssm[-_](?:cache[-_])?dtype:? (\w+)", "\n".join(files.values()))) == dtypes
 
 
 def holds(pool: DeployedPool, model: Transformer, tokens: int) -> bool:

@@ -143,12 +143,6 @@ def test_each_router_does_what_its_name_says() -> None:
     assert simulate(lengths, pool).engine.tolist() == [0, 1, 1]
 
 
-def test_a_cached_prefix_is_not_computed_again() -> None:
-    trace = trace_of([0.0], isl=100, cached=np.array([60]))
-    result = simulate(trace, colocated(VLLM_V1, CoefficientSteps((0.0, 1e-3, 0.0), (0.01, 0.0, 0.0))))
-    assert result.ttft[0] == pytest.approx(0.040)
-
-
 def test_pipeline_stages_overlap_micro_batches() -> None:
     """Two stages, two prompts too long to share a step: the second is half a step behind the first."""
     limits = Limits(max_num_seqs=8, max_num_batched_tokens=150)
