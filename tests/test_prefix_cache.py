@@ -161,8 +161,9 @@ def test_the_formula_finds_what_simulated_blocks_do(
     fleet = each_of(instance, roles, 6)
     use = plan_prefix_cache(instance, fleet)
     assert use.at_best == pytest.approx(0.81, abs=0.02)
-    simulated = hit_share(instance, judge(instance, fleet, requests=6000))
-    assert use.sustained == pytest.approx(simulated, abs=0.04)
+    judged = judge(instance, fleet, requests=6000)
+    assert [run.demand.trace.size for run in judged.runs] == [6000]
+    assert use.sustained == pytest.approx(hit_share(instance, judged), abs=0.04)
     if balancing is Balancing.LEAST_TOKENS:
         assert (use.at_best - use.sustained < 0.02) == (think == 10.0)
 

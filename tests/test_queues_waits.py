@@ -210,12 +210,7 @@ class TestTtft:
         ("steps", "later", "times", "late"),
         [
             ((), np.arange(1.0, 5.0), (0.5, 2.5, 5.0), [1.0, 0.5, 0.0]),  # what follows alone
-            (
-                (StepsAhead(0.5, 2.0),),
-                np.zeros(1),
-                (0.5, 1.0, 3.0),
-                [0.375, 0.25, 0.0],
-            ),  # the rest of a step
+            ((StepsAhead(0.5, 2.0),), np.zeros(1), (0.5, 1.0, 3.0), [0.375, 0.25, 0.0]),  # the rest of a step
             ((StepsAhead(0.5, 2.0, 2.0),), np.zeros(1), (1.0, 3.0, 4.5), [0.5, 0.25, 0.0]),  # and one formed ahead
         ],
     )

@@ -43,6 +43,7 @@ def test_a_decode_engine_makes_the_first_token_too() -> None:
     result = simulate(trace_of([0.0]), split(per_token=5e-5))
     assert result.ttft[0] == pytest.approx(0.115)
     assert result.e2e[0] == pytest.approx(0.135)
+    assert result.tpot[0] == pytest.approx(0.010)  # of two gaps
     assert result.transfer[0] == pytest.approx(0.005)
 
 
