@@ -28,6 +28,7 @@ from optimizer.search.settings import (
     generating_work,
     late_first_tokens,
     late_tokens,
+    lines_below,
     prefill_work,
     sending_work,
 )
@@ -141,6 +142,15 @@ def test_a_pool_at_the_edge_of_falling_behind_does_little_more_than_the_floor(en
         work = _work(instance, every.take(np.array([setting])), np.inf)[0] @ (instance.flows.rate * stable)
         least = 0.8 if pool.role is Role.COLOCATED else 0.999
         assert least * 4.0 <= work.max() <= 4.0 * (1.0 + 1e-9), (pool, work)
+
+
+def test_a_limit_of_twice_the_step_without_its_cache_takes_almost_twice_the_engines() -> None:
+    """1 / (1 - h / tau) = 2 at tau = 2 h, of the longest requests, whose steps are cache above all."""
+    instance, every = unit(0, "H100")
+    decode = every.take(np.flatnonzero(every.role == ROLES.index(Role.DECODE))[:1])
+    tau = 2.0 * float(lines_below(instance, decode).height.max())
+    free, limited = (generating_work(instance, decode, limit)[0, 2] for limit in (np.inf, tau))
+    assert 1.9 < (limited / free)[-1] <= 2.0
 
 
 @settings(max_examples=8)

@@ -74,14 +74,9 @@ def posed(
     return problem(**(fields | more))
 
 
-def known_of(given: Problem) -> FleetSearch:
-    instance = instance_of(given)
-    return evaluated(instance)
-
-
 @cache
 def known(buckets: Buckets, rate: float, cards: tuple[str, ...], roles: tuple[Role, ...] = TOGETHER) -> FleetSearch:
-    return known_of(posed(buckets, rate, cards, roles))
+    return evaluated(instance_of(posed(buckets, rate, cards, roles)))
 
 
 def cost_of(given: FleetSearch, fleet: Fleet) -> float:
@@ -163,7 +158,7 @@ def test_long_prompts_on_the_dear_gpu_and_short_ones_on_the_cheap_one() -> None:
 def test_a_gateway_of_thresholds_gets_each_length_whole_and_neighbours_together() -> None:
     buckets = ((250.0, 60.0, 0.3), (900.0, 200.0, 0.3), (2500.0, 80.0, 0.2), (6500.0, 250.0, 0.2))
     constraints = Constraints(routing=Routing.THRESHOLD)
-    given = known_of(posed(buckets, 14.0, ("H100", "L40S", "A100-80"), constraints=constraints))
+    given = evaluated(instance_of(posed(buckets, 14.0, ("H100", "L40S", "A100-80"), constraints=constraints)))
     alone, fleet = unmixed(given), leanest(given)
     assert cost_of(given, fleet) < cost_of(given, alone) * CHEAPER
     for pool in fleet.pools:

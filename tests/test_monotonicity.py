@@ -23,7 +23,6 @@ from tests.small_problems import SOLVED
 
 MIXES = (((1000.0, 200.0, 1.0),), ((500.0, 16.0, 0.6), (4000.0, 200.0, 0.4)))
 
-FACTOR = st.floats(1.0, 5.0)
 EXAMPLES = 2
 """Few, as each solves two problems whole; other runs of the suite draw others."""
 
@@ -72,7 +71,7 @@ def with_slos(given_: Problem, change: Callable[[Slo], Slo]) -> Problem:
 
 
 @settings(max_examples=4)
-@given(problems(), FACTOR, st.sampled_from([tuple(Metric), *((metric,) for metric in Metric)]))
+@given(problems(), st.floats(1.0, 5.0), st.sampled_from([tuple(Metric), *((metric,) for metric in Metric)]))
 def test_looser_latencies(given_: Problem, factor: float, metrics: tuple[Metric, ...]) -> None:
     """Of all limits at once, or of one alone."""
     limits = [(number, metric) for number in range(len(given_.slos)) for metric in metrics]

@@ -144,13 +144,6 @@ def test_each_router_does_what_its_name_says() -> None:
     assert simulate(lengths, pool).engine.tolist() == [0, 1, 1]
 
 
-def test_pipeline_stages_overlap_micro_batches() -> None:
-    """Two stages, two prompts too long to share a step: the second is half a step behind the first."""
-    limits = Limits(max_num_seqs=8, max_num_batched_tokens=150)
-    result = simulate(trace_of([0.0, 0.0], isl=100, osl=1), colocated(VLLM_V0, FLAT, limits, pipeline=2))
-    np.testing.assert_allclose(sorted(result.ttft), [0.1, 0.15])
-
-
 def test_micro_batches_share_one_queue() -> None:
     """One request per micro-batch: the third is taken by the one that is free first, which had the short request."""
     trace = make_trace(np.zeros(3), np.array([100, 100, 100]), np.array([200, 1, 1]))
