@@ -18,7 +18,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 PACKAGES = ("costmodel", "search_spaces", "optimizer", "reports", "pdplan", "templates")
@@ -82,6 +82,7 @@ class Module:
         return (names & known) - {self.name}
 
 
+@cache
 def modules(root: Path, packages: tuple[str, ...]) -> list[Module]:
     """All modules of the packages."""
     found = []

@@ -29,6 +29,9 @@ LONGEST = (
     "test_prefix_cache",
     "test_calibrate",
     "test_whatif_cli",
+    "test_mixed",
+    "test_evaluate_fleet",
+    "test_whatif_answers",
 )
 """Files that take longest: they come first, so that no worker is left with one at the end.
 

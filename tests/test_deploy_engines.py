@@ -169,6 +169,7 @@ REDUNDANT = (Case("colocated", "GB200", dp=72, ep=72, seqs=72 * 16, tokens=72 * 
 WIDE = Case("prefill", dp=16, ep=16, seqs=256, tokens=16 * 1024)
 """Sixteen ranks on two nodes, which send tokens to their experts alone unless NVLink joins the nodes."""
 FIRST, LATER, ALONE = Case("prefill", seqs=8, tokens=8192), Case("decode"), (Case("colocated", tp=2),)
+WIDER, WIDEST = ((Case("colocated", gpu, tp=tp, tokens=8192),) for gpu, tp in (("H100", 4), ("H200", 8)))
 AMD = replace(FIRST, gpu="MI300X")
 FIRST_OF_8, LATER_OF_8 = (replace(case, gpu="H200", tp=8) for case in (FIRST, LATER))
 EXPERTS = Ask("DeepSeek-V3", "fp8")
@@ -224,6 +225,14 @@ SAID: dict[str, tuple[str, list[Stated]]] = {
         r"offload|host_cache|hicache|hierarchical|cpu_bytes|lruCap|sharedMem|sizeLimit|autoTune|MultiConnector",
         [(ALONE, TIER, (*PLAIN, *EVERY[3:5])), (PAIR, TIER, (PLAIN[0], EVERY[3], *EVERY[5:]))],
     ),
+    "dtype of states": (
+        r"mamba.*dtype",
+        [(WIDER, Ask(name), PLAIN) for name in ("Qwen3-Next-80B-A3B", "Qwen3.6-27B", "Llama-3.1-8B")],
+    ),
+    "end of prompts alone": (
+        r"bounded.replay",
+        [(WIDEST, Ask(name, "fp8", "fp8"), PLAIN[:2]) for name in ("DeepSeek-V4.1-Flash", "DeepSeek-V4-Flash")],
+    ),
 }  # fmt: skip
 """Words that say so, and the plans: pools, what they share, and the targets with their engines."""
 
@@ -271,32 +280,6 @@ def test_layers_keep_their_own_share_of_a_request(model: str, version: str, role
     workers = [text for path, text in files.items() if path.startswith("workers/") and path.endswith(".yaml")]
     assert all(("\nno-disable-hybrid-kv-cache-manager: true\n" in text) == told for text in workers)
     assert legal_flag("vllm", version, "--no-disable-hybrid-kv-cache-manager") == SWITCH
-
-
-@pytest.mark.parametrize(
-    ("model", "engine", "dtypes"),
-    [
-        ("Qwen3-Next-80B-A3B", "vllm", {"auto"}),
-        ("Qwen3.6-27B", "vllm", {"float32"}),
-        ("Qwen3-Next-80B-A3B", "sglang", {"float32"}),
-        ("Qwen3.6-27B", "trtllm", {"float32"}),
-        ("Llama-3.1-8B", "vllm", set()),
-    ],
-)
-def test_files_say_in_which_dtype_states_were_evaluated(model: str, engine: str, dtypes: set[str]) -> None:
-    plan = plan_of((Case("colocated", tp=4, tokens=8192),), Ask(model, engine=engine))
-    deployment = deployment_of(plan, engine)
-    files = WRITERS[engine](deployment)
-    assert set(re.findall(r"mamba[-_]ssm[-_](?:cache[-_])?dtype:? (\w+)", "\n".join(files.values()))) == dtypes
-
-
-@pytest.mark.parametrize(("engine", "flag"), [("vllm", "swa-bounded-replay"), ("sglang", "decoder-swa-bounded-replay")])
-def test_files_say_that_layers_see_the_end_of_prompts_alone(engine: str, flag: str) -> None:
-    for model, has_tail in (("DeepSeek-V4.1-Flash", True), ("DeepSeek-V4-Flash", False)):
-        ask = Ask(model, weight_dtype="fp8", kv_dtype="fp8", engine=engine)
-        plan = plan_of((Case("colocated", "H200", tp=8, tokens=8192),), ask)
-        files = WRITERS[engine](deployment_of(plan, engine))
-        assert (flag in "\n".join(files.values())) is has_tail
 
 
 def holds(pool: DeployedPool, model: Transformer, tokens: int) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from benchmarks.house import PACKAGES, modules
 from benchmarks.room_picture import PICTURE, picture
 from pdplan.cli import cli
 from pdplan.console import Console
@@ -20,26 +21,14 @@ from search_spaces.serving_error import shipped_errors
 from tests.running import tiny
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("costmodel", "search_spaces", "optimizer", "reports", "pdplan")
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 README = (ROOT / "README.md").read_text("utf-8")
 
 
 def identifiers() -> set[str]:
     """Every name that our sources define or pass."""
-    names: set[str] = set()
-    for room in ROOMS:
-        for path in (ROOT / room).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                if isinstance(node, ast.Name):
-                    names.add(node.id)
-                elif isinstance(node, ast.FunctionDef):
-                    names.add(node.name)
-                elif isinstance(node, ast.Attribute):
-                    names.add(node.attr)
-                elif isinstance(node, ast.arg | ast.keyword) and node.arg:
-                    names.add(node.arg)
-    return names
+    nodes = (node for module in modules(ROOT, PACKAGES) for node in ast.walk(module.tree))
+    return {name for node in nodes for field in ("id", "attr", "arg", "name") if (name := getattr(node, field, None))}
 
 
 def test_every_name_of_the_nomenclature_is_used() -> None:

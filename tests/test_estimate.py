@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from costmodel.accelerator import Link, Origin
 from costmodel.engine import Role
@@ -103,33 +101,3 @@ def test_data_ranks_step_together() -> None:
     chunked = replace(config, max_num_batched_tokens=8 * 1024)
     steps = 4.0 * step_time_one(deepseek_v3(), config, OVERHEAD, StepLoad.prefill(1024, 8, 1536)).total[0, 0]
     assert estimate(deepseek_v3(), chunked, OVERHEAD, 4096, 200).requests_per_second == pytest.approx(8.0 / steps)
-
-
-@pytest.mark.parametrize("role", [Role.PREFILL, Role.COLOCATED])
-@given(
-    split=st.sampled_from([(1, 1, 1), (1, 8, 8), (2, 8, 4), (8, 8, 1), (1, 32, 32), (1, 72, 72)]),
-    pipeline=st.sampled_from([1, 2]),
-    isl=st.integers(1, 30_000),
-    budget=st.sampled_from([512, 2048, 8192]),
-)
-def test_no_engine_beats_the_floor_of_its_flop(
-    role: Role, split: tuple[int, int, int], pipeline: int, isl: int, budget: int
-) -> None:
-    """Prompts per second x FLOP of a prompt <= GPUs x peak, with the least FLOP: two per weight that a token meets."""
-    tensor, expert, data = split
-    memory = toy_accelerator(memory=1e13)
-    config = toy_config(
-        memory,
-        role=role,
-        tensor=tensor,
-        expert=expert,
-        data=data,
-        pipeline=pipeline,
-        max_num_seqs=16 * data,
-        max_num_batched_tokens=budget * data,
-    )
-    model = deepseek_v3()
-    found = estimate(model, config, OVERHEAD, isl, 200)
-    flop = 2.0 * (model.active_parameters - 2 * model.hidden * model.vocab) * isl
-    reached = memory.peak_flops["bf16"] * memory.efficiency["gemm", "bf16"].compute
-    assert found.requests_per_second * flop <= config.gpus * reached

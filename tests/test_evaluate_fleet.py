@@ -21,7 +21,6 @@ from reports.answers.plan import evaluation_document, provisioning_sentence
 from reports.views import terminal_view
 from search_spaces.fleet_file import load_fleet
 from tests.running import TINY, tiny, within
-from tests.running import pdplan as program
 from tests.test_fleet_file import DECODE, POOL, PREFILL, fleet
 
 BUSY = {"workload": TINY["workload"] | {"request_rate": "40/s"}, "search": {"preset": "quick"}}
@@ -152,7 +151,7 @@ def test_the_command_writes_and_prints_one_object(short_runs: None, tmp_path: Pa
     assert (done.returncode, done.stderr) == (0, "")
     evaluation = json.loads(done.stdout)
     assert evaluation == json.loads((tmp_path / "out" / "evaluation.json").read_text("utf-8"))
-    refused = program("report", "out/evaluation.json", cwd=tmp_path)
+    refused = within("report", "out/evaluation.json", cwd=tmp_path)
     assert "evaluation.json: this is an evaluation, not a plan; open evaluation.html beside it" in refused.stderr
     page = (tmp_path / "out" / "evaluation.html").read_text("utf-8")
     assert "<h1>Meets the SLO: " in page

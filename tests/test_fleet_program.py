@@ -236,7 +236,7 @@ def with_dearer_twins(matrices: Matrices) -> Matrices:
     return replace(matrices, **twice, price=price, limits=limits, pool_limits=pool_limits)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(SEEDS)
 @example(66564822)
 def test_it_equals_trying_every_fleet(seed: int) -> None:
@@ -258,7 +258,7 @@ def test_it_equals_trying_every_fleet(seed: int) -> None:
         assert engines.objective == pytest.approx(best, abs=1e-6)
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(SEEDS, st.booleans(), st.sampled_from([0.5, 0.9, 1.2]))
 def test_neither_pruning_nor_a_ceiling_changes_the_optimum(seed: int, nodes: bool, share: float) -> None:
     matrices = billed_by_node(wider(seed, 18)) if nodes else wider(seed, 18)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from optimizer.fleets.purchase import fleet_cost, with_names
 from optimizer.loads.instance import ENDS, PREFILL, ROLES, Instance, at_quantile, at_volume, factor_at, step_intervals
 from optimizer.plans.plan import ContradictionError, Proof, Status, bound_for, proof_of_cost, proof_of_judged
 from optimizer.plans.records import ROUNDING
+from optimizer.recommend.search import proof_of
 from optimizer.search.bound import least_cost
 from optimizer.search.search import FleetSearch
 from optimizer.search.settings import (
@@ -26,10 +28,13 @@ from optimizer.search.settings import (
     generating_work,
     late_first_tokens,
     late_tokens,
+    lines_below,
     prefill_work,
     sending_work,
 )
+from search_spaces.problem import Goal, Objective
 from tests.optimizer_cases import accelerator, instance_of, offer, problem, slo, space, workload
+from tests.small_fleets import each_of, small
 from tests.toy import toy_config
 
 SHORT_AND_LONG = ((500.0, 100.0, 0.6), (4000.0, 200.0, 0.3), (20000.0, 400.0, 0.1))
@@ -101,7 +106,7 @@ def _work(instance: Instance, one: EngineSettings, tau: float) -> np.ndarray[tup
     return np.concatenate([work, sending_work(instance, one)[:, None]], axis=1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(fleets())
 def test_no_pool_that_is_accepted_does_less_or_makes_fewer_late(case: tuple[Instance, FleetSearch, Fleet]) -> None:
     instance, known, fleet = case
@@ -139,7 +144,16 @@ def test_a_pool_at_the_edge_of_falling_behind_does_little_more_than_the_floor(en
         assert least * 4.0 <= work.max() <= 4.0 * (1.0 + 1e-9), (pool, work)
 
 
-@settings(max_examples=12)
+def test_a_limit_of_twice_the_step_without_its_cache_takes_almost_twice_the_engines() -> None:
+    """1 / (1 - h / tau) = 2 at tau = 2 h, of the longest requests, whose steps are cache above all."""
+    instance, every = unit(0, "H100")
+    decode = every.take(np.flatnonzero(every.role == ROLES.index(Role.DECODE))[:1])
+    tau = 2.0 * float(lines_below(instance, decode).height.max())
+    free, limited = (generating_work(instance, decode, limit)[0, 2] for limit in (np.inf, tau))
+    assert 1.9 < (limited / free)[-1] <= 2.0
+
+
+@settings(max_examples=8)
 @given(fleets())
 def test_no_fleet_that_holds_costs_less_than_the_floor(case: tuple[Instance, FleetSearch, Fleet]) -> None:
     instance, known, fleet = case
@@ -173,6 +187,28 @@ def test_rounding_is_no_contradiction_and_leaves_no_negative_gap(floor: float, o
     assert found.status is Status.OPTIMAL
     assert found.gap >= 0.0
     assert bound_for(floor, floor * (1.0 + off)) is not None
+
+
+@pytest.mark.parametrize(
+    ("goal", "served", "gap", "expected"),
+    [
+        (Objective(Goal.MAX_GOODPUT), 10.0, 0.0, (Status.OPTIMAL, 0.0)),
+        (Objective(Goal.MAX_GOODPUT), 9.0, 0.0, (Status.FEASIBLE, 0.1)),
+        (Objective(Goal.MAX_GOODPUT), 10.0, 0.2, (Status.FEASIBLE, 0.2)),
+        (Objective(Goal.MAX_GOODPUT), 10.1, 0.0, (Status.FEASIBLE, None)),  # more than any serves by formula
+        (Objective(Goal.MAX_GOODPUT_PER_DOLLAR, 1.0, 20.0), 15.0, 0.0, (Status.FEASIBLE, 0.25)),
+    ],
+)
+def test_a_simulated_goodput_is_compared_with_the_most_by_formula(
+    goal: Objective, served: float, gap: float, expected: tuple[Status, float | None]
+) -> None:
+    """By formula one engine serves 10 req/s, and any other up to `gap` more; per dollar, two engines are simulated."""
+    instance = small(objective=goal)
+    proof = Proof(Status.FEASIBLE if gap else Status.OPTIMAL, None, gap)
+    formula = Mock(proof=proof, volume=10.0, instance=instance, fleet=each_of(instance, [Role.COLOCATED]))
+    engines = 2 if goal.goal is Goal.MAX_GOODPUT_PER_DOLLAR else 1
+    found = proof_of(formula, Mock(cost=engines * 3.99), served)
+    assert (found.status, found.gap) == (expected[0], pytest.approx(expected[1]))
 
 
 # --- error bars: step times at the ends of their intervals

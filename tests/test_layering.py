@@ -57,9 +57,14 @@ def sources(room: str) -> list[Path]:
 
 
 @cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+@cache
 def imports(path: Path) -> tuple[Import, ...]:
     """The import statements of a file, and whether importing the file runs them."""
-    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    nodes = list(ast.walk(parsed(path)))
     inside = {id(node) for block in nodes if _runs_later(block) for node in ast.walk(block)}
     found = []
     for node in nodes:
@@ -102,7 +107,7 @@ def test_a_name_stands_for_one_type() -> None:
     """One name for a concept, one concept for a name: no two classes of the product are called alike."""
     places: dict[str, list[str]] = {}
     for path in (path for room in ROOMS for path in sources(room)):
-        for node in ast.parse(path.read_text("utf-8")).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert not {name: files for name, files in places.items() if len(files) > 1}

@@ -74,14 +74,9 @@ def posed(
     return problem(**(fields | more))
 
 
-def known_of(given: Problem) -> FleetSearch:
-    instance = instance_of(given)
-    return evaluated(instance)
-
-
 @cache
 def known(buckets: Buckets, rate: float, cards: tuple[str, ...], roles: tuple[Role, ...] = TOGETHER) -> FleetSearch:
-    return known_of(posed(buckets, rate, cards, roles))
+    return evaluated(instance_of(posed(buckets, rate, cards, roles)))
 
 
 def cost_of(given: FleetSearch, fleet: Fleet) -> float:
@@ -163,7 +158,7 @@ def test_long_prompts_on_the_dear_gpu_and_short_ones_on_the_cheap_one() -> None:
 def test_a_gateway_of_thresholds_gets_each_length_whole_and_neighbours_together() -> None:
     buckets = ((250.0, 60.0, 0.3), (900.0, 200.0, 0.3), (2500.0, 80.0, 0.2), (6500.0, 250.0, 0.2))
     constraints = Constraints(routing=Routing.THRESHOLD)
-    given = known_of(posed(buckets, 14.0, ("H100", "L40S", "A100-80"), constraints=constraints))
+    given = evaluated(instance_of(posed(buckets, 14.0, ("H100", "L40S", "A100-80"), constraints=constraints)))
     alone, fleet = unmixed(given), leanest(given)
     assert cost_of(given, fleet) < cost_of(given, alone) * CHEAPER
     for pool in fleet.pools:
@@ -221,14 +216,20 @@ def test_no_small_fleet_serves_more(limits: Constraints) -> None:
     assert 0.0 <= gap < 0.5
 
 
+@cache
+def goodputs() -> list[tuple[Fleet, float]]:
+    """Of all small fleets without limits, whatever the goal."""
+    search = sought(Objective(), Constraints())
+    return [(fleet, goodput_volume(search.instance, fleet)) for fleet in every_fleet(search, 3)]
+
+
 @pytest.mark.parametrize(("least", "most"), [(5.0, 10.0), (10.0, 40.0), (2.0, 4.0)])
 def test_no_small_fleet_has_more_per_dollar(least: float, most: float) -> None:
     search = sought(Objective(Goal.MAX_GOODPUT_PER_DOLLAR, least, most), Constraints())
     instance, best = search.instance, best_serving(search)
-    able = [(fleet, goodput_volume(instance, fleet)) for fleet in every_fleet(search, 3)]
     assert best[1] >= least
     per_dollar, *ratios = (
-        min(serves, most) / fleet_cost(instance, fleet) for fleet, serves in (best, *able) if serves >= least
+        min(serves, most) / fleet_cost(instance, fleet) for fleet, serves in (best, *goodputs()) if serves >= least
     )
     assert per_dollar >= max(ratios) * (1.0 - 2.0 * ALIKE)
     assert goodput_gap(search, best, 10.0) is not None

@@ -23,7 +23,6 @@ from tests.small_problems import SOLVED
 
 MIXES = (((1000.0, 200.0, 1.0),), ((500.0, 16.0, 0.6), (4000.0, 200.0, 0.4)))
 
-FACTOR = st.floats(1.0, 5.0)
 EXAMPLES = 2
 """Few, as each solves two problems whole; other runs of the suite draw others."""
 
@@ -71,21 +70,20 @@ def with_slos(given_: Problem, change: Callable[[Slo], Slo]) -> Problem:
     return replace(given_, slos=tuple(change(one) for one in given_.slos))
 
 
-@settings(max_examples=2)
-@given(problems(), FACTOR)
-def test_looser_latencies(given_: Problem, factor: float) -> None:
-    """Of all limits at once, and of each alone."""
-    for metrics in (tuple(Metric), *((metric,) for metric in Metric)):
-        limits = [(number, metric) for number in range(len(given_.slos)) for metric in metrics]
-        assert_no_dearer(with_looser_slos(given_, factor, limits), given_)
+@settings(max_examples=4)
+@given(problems(), st.floats(1.0, 5.0), st.sampled_from([tuple(Metric), *((metric,) for metric in Metric)]))
+def test_looser_latencies(given_: Problem, factor: float, metrics: tuple[Metric, ...]) -> None:
+    """Of all limits at once, or of one alone."""
+    limits = [(number, metric) for number in range(len(given_.slos)) for metric in metrics]
+    assert_no_dearer(with_looser_slos(given_, factor, limits), given_)
 
 
-@pytest.mark.parametrize("ttft", [0.25, 0.5, 2.0])
+@pytest.mark.parametrize("ttft", [0.25, 2.0])
 def test_tpot_that_exceeds_ttft(ttft: float) -> None:
     """The first decode step of a disaggregated request must not be given all that TPOT would allow."""
     apart = problem(slos=(slo(ttft, 0.05, 0.9),), space=space(tensor_parallel=(1,), roles=(Role.PREFILL, Role.DECODE)))
     costs = []
-    for tpot in (0.05, 0.2, 1.0, 5.0, 60.0):
+    for tpot in (0.05, 0.2, 1.0, 60.0):
         plan = plan_of(with_slos(apart, lambda one, tpot=tpot: replace(one, limits={**one.limits, Metric.TPOT: tpot})))
         costs.append(plan.cost_usd_per_hour)
     assert costs == sorted(costs, reverse=True)

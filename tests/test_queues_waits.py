@@ -206,22 +206,19 @@ class TestEntry:
 
 
 class TestTtft:
-    def test_an_idle_pool_waits_for_what_follows_alone(self) -> None:
-        later = np.array([1.0, 2.0, 3.0, 4.0])
-        ttft = Ttft(0.0 * ONE, IDLE, later=later)
-        np.testing.assert_allclose(
-            [ttft.exceeds(np.array([t]))[0] for t in (0.5, 2.5, 5.0)], [1.0, 0.5, 0.0], atol=0.02
-        )
-
-    def test_the_rest_of_a_step_is_met_at_any_time(self) -> None:
-        ttft = Ttft(0.0 * ONE, IDLE, (StepsAhead(0.5, 2.0),))
-        np.testing.assert_allclose(
-            [ttft.exceeds(np.array([t]))[0] for t in (0.5, 1.0, 3.0)], [0.375, 0.25, 0.0], atol=0.01
-        )
-
-    def test_a_step_formed_ahead_delays_all_that_meet_one(self) -> None:
-        ttft = Ttft(0.0 * ONE, IDLE, (StepsAhead(0.5, 2.0, 2.0),))
-        np.testing.assert_allclose([ttft.exceeds(np.array([t]))[0] for t in (1.0, 3.0, 4.5)], [0.5, 0.25, 0.0])
+    @pytest.mark.parametrize(
+        ("steps", "later", "times", "late"),
+        [
+            ((), np.arange(1.0, 5.0), (0.5, 2.5, 5.0), [1.0, 0.5, 0.0]),  # what follows alone
+            ((StepsAhead(0.5, 2.0),), np.zeros(1), (0.5, 1.0, 3.0), [0.375, 0.25, 0.0]),  # the rest of a step
+            ((StepsAhead(0.5, 2.0, 2.0),), np.zeros(1), (1.0, 3.0, 4.5), [0.5, 0.25, 0.0]),  # and one formed ahead
+        ],
+    )
+    def test_its_tail_by_hand(
+        self, steps: tuple[StepsAhead, ...], later: np.ndarray, times: tuple[float, ...], late: list[float]
+    ) -> None:
+        ttft = Ttft(0.0 * ONE, IDLE, steps, later)
+        np.testing.assert_allclose([ttft.exceeds(np.array([t]))[0] for t in times], late, atol=0.02)
 
     @settings(max_examples=30)
     @example(0.5, 0.0, 2.2e-309)

@@ -230,25 +230,7 @@ def test_every_number_with_a_unit_is_the_plans(name: str, is_simulated: bool) ->
         assert {number for number in seen if number not in known} == set()
 
 
-def test_the_walk_would_notice_a_number_that_is_not_the_plans() -> None:
-    plan = load("disaggregated")
-    other = plan.model_copy(update={"cost_usd_per_hour": 123.45})
-    assert "$123.45/h" not in written(plan)
-    assert "$123.45/h" in WITH_UNIT.findall(" ".join(walk(plan_page(other)).text))
-
-
-# --- the plan for a pull request: its numbers are the plan's, its tables are tables, whatever the names in it
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_table_has_rows_of_one_width(name: str) -> None:
-    widths: set[int] = set()
-    for line in markdown_of(load(name)).splitlines():
-        if not line.startswith("|"):
-            widths = set()
-            continue
-        widths.add(line.count("|"))
-        assert len(widths) == 1
+# --- the plan for a pull request: whatever the names in it
 
 
 @pytest.mark.parametrize("name", ["disaggregated", "infeasible", "hostile"])

@@ -43,6 +43,7 @@ def test_a_decode_engine_makes_the_first_token_too() -> None:
     result = simulate(trace_of([0.0]), split(per_token=5e-5))
     assert result.ttft[0] == pytest.approx(0.115)
     assert result.e2e[0] == pytest.approx(0.135)
+    assert result.tpot[0] == pytest.approx(0.010)  # of two gaps
     assert result.transfer[0] == pytest.approx(0.005)
 
 
@@ -141,19 +142,6 @@ def test_each_router_does_what_its_name_says() -> None:
     lengths = make_trace(np.array([0.0, 0.001, 0.002]), np.array([1000, 10, 10]), np.array([9, 9, 9]))
     pool = colocated(VLLM_V0, FLAT, replicas=2, router=Router.LENGTH_AWARE)
     assert simulate(lengths, pool).engine.tolist() == [0, 1, 1]
-
-
-def test_a_cached_prefix_is_not_computed_again() -> None:
-    trace = trace_of([0.0], isl=100, cached=np.array([60]))
-    result = simulate(trace, colocated(VLLM_V1, CoefficientSteps((0.0, 1e-3, 0.0), (0.01, 0.0, 0.0))))
-    assert result.ttft[0] == pytest.approx(0.040)
-
-
-def test_pipeline_stages_overlap_micro_batches() -> None:
-    """Two stages, two prompts too long to share a step: the second is half a step behind the first."""
-    limits = Limits(max_num_seqs=8, max_num_batched_tokens=150)
-    result = simulate(trace_of([0.0, 0.0], isl=100, osl=1), colocated(VLLM_V0, FLAT, limits, pipeline=2))
-    np.testing.assert_allclose(sorted(result.ttft), [0.1, 0.15])
 
 
 def test_micro_batches_share_one_queue() -> None:

@@ -594,15 +594,6 @@ def test_single_rows_pay_for_a_slow_kernel_in_tables_only() -> None:
         assert tables == pytest.approx(graphs)
 
 
-def test_engines_convert_to_8_bit_within_the_kernel_before() -> None:
-    """So FP8 decodes move bytes as fast as 16-bit ones: half the bytes in half the time, but for launches."""
-    for gpu in ("H200", "B200"):
-        alone, inside = (decode(llama_8b(), gpu, 8.0, how).gemm[0, 0] for how in (TABLES, SERVING))
-        wide = decode(llama_8b(), gpu, 8.0, SERVING, dtype="bf16").gemm[0, 0]
-        assert inside < 0.9 * alone
-        assert 0.5 < inside / wide < 0.75
-
-
 def test_one_expert_a_rank_is_no_grouped_product() -> None:
     model, conditions = mixtral(), table_conditions("vllm", "fp8", "fp8")
     assert conditions.fp8_kernels == "fp8_tensor"

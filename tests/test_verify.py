@@ -22,7 +22,7 @@ from optimizer.verification.judge import MOST_JUDGED, Judgement
 from optimizer.verification.simulated_plan import judge
 from optimizer.verification.verify import smaller_limits
 from search_spaces.problem import Constraints, Problem
-from tests.optimizer_cases import judged_class, problem, slo, space, workload
+from tests.optimizer_cases import judged_class, problem, space, workload
 from tests.small_fleets import apart, replicas, small
 
 pytestmark = pytest.mark.usefixtures("short_runs")
@@ -92,16 +92,6 @@ def test_a_standard_plan_is_proven_and_wastes_nothing() -> None:
     assert not any(row.held for row in found.one_replica_less)
     assert all(row.cost_usd_per_hour < (plan.cost_usd_per_hour or 0.0) for row in found.one_replica_less)
     assert found.requests == found.replications * run_length(small(RATE), 1.0)
-
-
-def test_alternatives_are_simulated_as_the_winner_is() -> None:
-    """The cheapest colocated fleet, and the cheapest of a prefill and a decode pool, are judged by simulation too."""
-    strict = (slo(1.0, 0.015, 0.9),)
-    plan = optimize(problem(space=QUICK_SPACE, workload=workload(40.0), slos=strict), level=Level.STANDARD)
-    rows = {row.kind: row for row in plan.alternatives}
-    assert {"colocated_only", "disaggregated_only"} <= set(rows)
-    assert all(row.simulated for row in rows.values())
-    assert all((row.cost_usd_per_hour or 0.0) >= (plan.cost_usd_per_hour or 0.0) for row in rows.values())
 
 
 def test_a_thorough_plan_was_tuned_and_run_four_times() -> None:

@@ -103,12 +103,12 @@ def test_below_and_above_a_break_even_price_the_fleets_differ_and_at_it_they_cos
 
 def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
     problem = small()
-    curve = frontier(problem, "rate", (5.0, 80.0))
+    curve = frontier(problem, "rate", (5.0, 30.0))
     costs = [step.answer.cost for step in curve.steps]
     assert None not in costs
     assert costs == sorted(costs)
     assert len(costs) >= 3
-    assert (curve.steps[0].start, curve.steps[-1].end) == (5.0, 80.0)
+    assert (curve.steps[0].start, curve.steps[-1].end) == (5.0, 30.0)
     for step, after in pairwise(curve.steps):
         assert after.start == pytest.approx(step.end, rel=1.1 * curve.tolerance)
         near = answer(changed(problem, rate=step.end * 0.999)).cost

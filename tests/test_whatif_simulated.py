@@ -175,13 +175,6 @@ def test_rows_that_differ_in_prices_share_a_simulation(tight: Problem, judge: Ju
     assert swept(tight, 4, "price.H100=1:4:7", workers=2, effort=effort) == rows
 
 
-def test_rows_of_one_fleet_share_what_was_seen_of_it(tight: Problem, judge: Judge) -> None:
-    looked = judge(lambda _instance, _fleet: (0.995, ""))
-    rows = swept(tight, 4, "price.H100=1:4:7")
-    assert len(looked) == 1
-    assert [row.answer.attainment for row in rows] == [0.995] * 7
-
-
 def test_the_cheapest_of_near_optimal_fleets_are_simulated_first(judge: Judge) -> None:
     """Wherever their GPU types stand in the file."""
     accelerators = [*THREE_GPUS["accelerators"][::-1], {"name": "L40S", "price": 0.9}]

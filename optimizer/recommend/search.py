@@ -22,7 +22,7 @@ from optimizer.fleets.purchase import classes_apart, fleet_cost, within_limits
 from optimizer.loads.effort import Brake, Effort, Level, StageReport, Wish, silent
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
 from optimizer.plans.plan import Proof, Status, bound_for, proof_of_cost, proof_of_judged, status_of
-from optimizer.plans.records import OPTIMAL_GAP, ROUNDING, TOLERANCE, CheaperFleets
+from optimizer.plans.records import ROUNDING, TOLERANCE, CheaperFleets
 from optimizer.search.bound import least_cost
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest, or_mixed
 from optimizer.search.search import FleetSearch, evaluated, fleets_between, unmixed, with_near_fleets
@@ -417,8 +417,7 @@ def proof_of(result: FormulaResult, winner: Verdict, volume: float, *, is_comple
     if proof.gap is None or share * (1.0 - proof.gap) > 1.0:
         return Proof(Status.FEASIBLE, proof.bound, None)
     gap = 1.0 - share * (1.0 - proof.gap)
-    optimal = proof.status is Status.OPTIMAL and gap <= OPTIMAL_GAP
-    return Proof(Status.OPTIMAL if optimal else Status.FEASIBLE, proof.bound, gap)
+    return Proof(status_of(gap), proof.bound, gap)
 
 
 # --- tuning ---------------------------------------------------------------------------------------------------------
