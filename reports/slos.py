@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import cycle
 from typing import Any, Final
 
 from costmodel.metric import METRICS, Metric
@@ -17,13 +18,7 @@ from .numbers import MISSING, duration, percent, percent_beside, significant
 from .text import clean
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-TONES: Final = {
-    Metric.TTFT: "prefill",
-    Metric.TPOT: "decode",
-    Metric.E2E: "colocated",
-    Metric.ITL_P99: "other",
-    Metric.NORMALIZED_LATENCY: "good",
-}
+TONES: Final = dict(zip(METRICS, cycle(("prefill", "decode", "colocated", "other", "good")), strict=False))
 """Colors of the metrics."""
 OPTIONAL: Final = {"p50", "p99"}
 """Quantiles that a narrow table leaves out."""
