@@ -163,8 +163,11 @@ def _met_columns(plan: Plan) -> list[Column]:
 
 def _met_cells(item: ClassResult, plan: Plan) -> tuple[str, ...]:
     """How many requests of a class meet the SLO, its goal and, of several classes, its share of all requests."""
-    mark = "✓" if item.attainment >= item.attainment_goal else "✗"
-    met = f"{mark} {percent_beside(item.attainment, item.attainment_goal)}"
+    outcome = Outcome.MEETS if item.attainment >= item.attainment_goal else Outcome.MISSES
+    for case in plan.simulation.classes if plan.simulation else ():
+        if case.name == item.name and case.outcome is Outcome.UNDECIDED:
+            outcome = Outcome.UNDECIDED
+    met = f"{MARKS[outcome]} {percent_beside(item.attainment, item.attainment_goal)}"
     return (met, percent(item.attainment_goal), percent(item.share))[: len(_met_columns(plan))]
 
 
