@@ -83,7 +83,7 @@ def replicas_cell(pool: EnginePool, *, spares: int = 0, limits: bool = False) ->
     precision = "" if is_usual else f"{clean(str(pool.weight_dtype), 20)}/{clean(str(pool.kv_dtype), 20)}"
     notes = f"({spares} spare)" if spares else "", f"({batch_limits(pool)})" if limits and batch_limits(pool) else ""
     engine = " ".join(filter(None, (clean(pool.accelerator), split_words(pool), precision, *notes)))
-    return f"{pool.replicas:d} × {engine}"
+    return f"{count(pool.replicas)} × {engine}"
 
 
 def fleet_line(pools: Sequence[EnginePool], *, limits: bool = False) -> str:

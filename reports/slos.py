@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from itertools import cycle
 from typing import Any, Final
 
 from costmodel.metric import METRICS, Metric
@@ -17,13 +18,7 @@ from .numbers import MISSING, duration, percent, percent_beside, significant
 from .text import clean
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-TONES: Final = {
-    Metric.TTFT: "prefill",
-    Metric.TPOT: "decode",
-    Metric.E2E: "colocated",
-    Metric.ITL_P99: "other",
-    Metric.NORMALIZED_LATENCY: "good",
-}
+TONES: Final = dict(zip(METRICS, cycle(("prefill", "decode", "colocated", "other", "good")), strict=False))
 """Colors of the metrics."""
 OPTIONAL: Final = {"p50", "p99"}
 """Quantiles that a narrow table leaves out."""
@@ -168,8 +163,11 @@ def _met_columns(plan: Plan) -> list[Column]:
 
 def _met_cells(item: ClassResult, plan: Plan) -> tuple[str, ...]:
     """How many requests of a class meet the SLO, its goal and, of several classes, its share of all requests."""
-    mark = "✓" if item.attainment >= item.attainment_goal else "✗"
-    met = f"{mark} {percent_beside(item.attainment, item.attainment_goal)}"
+    outcome = Outcome.MEETS if item.attainment >= item.attainment_goal else Outcome.MISSES
+    for case in plan.simulation.classes if plan.simulation else ():
+        if case.name == item.name and case.outcome is Outcome.UNDECIDED:
+            outcome = Outcome.UNDECIDED
+    met = f"{MARKS[outcome]} {percent_beside(item.attainment, item.attainment_goal)}"
     return (met, percent(item.attainment_goal), percent(item.share))[: len(_met_columns(plan))]
 
 

@@ -154,7 +154,8 @@ def precision_sentence(plan: Plan) -> str:
         elif all(pool.kv_dtype == row.kv_dtype for pool in plan.pools):
             dtype_words = weights
         saving = percent(1.0 - row.cost_usd_per_hour / row.base_usd_per_hour)
-        savings.append(f"{dtype_words} would save {saving} (to {hourly(row.cost_usd_per_hour)})")
+        prices = f"from {hourly(row.base_usd_per_hour)} to {hourly(row.cost_usd_per_hour)}"
+        savings.append(f"{dtype_words} would save {saving} ({prices})")
     return f"By formula, {', '.join(savings)}; test the quality of the model's answers first." if savings else ""
 
 

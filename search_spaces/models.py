@@ -183,20 +183,21 @@ def _unknown(name: str) -> UnknownNameError:
 def nearest_model(name: str) -> str | None:
     """The catalog's name that shares most words with another one (family, version, size), unless one is a slip away.
 
-    Of equals, the one with the fewest other words, and of these the newest.
+    Of equals, one of the same family, then the one with the fewest other words, and of these the newest.
 
-    >>> nearest_model("Llama-70B"), nearest_model("Qwen2.5-72B-Chat"), nearest_model("Llama-3.1-70"), nearest_model("?")
-    ('Llama-3.3-70B', 'Qwen2.5-72B', 'Llama-3.1-70B', None)
+    >>> nearest_model("Llama-70B"), nearest_model("Qwen2.5-72B-Chat"), nearest_model("llama3-8b"), nearest_model("?")
+    ('Llama-3.3-70B', 'Qwen2.5-72B', 'Llama-3.1-8B', None)
     """
     slip = nearest_name(name.strip(), known_names(), SLIP)
     if slip is not None:
         return slip
     name_words = _words_of(name)
 
-    def likeness(candidate: str) -> tuple[int, int, str, str]:
+    def likeness(candidate: str) -> tuple[int, bool, int, str, str]:
         words = _words_of(candidate)
+        is_family = any(word.isalpha() for word in name_words & words)
         date = _entries()[_targets()[candidate][0]]["date"]
-        return len(name_words & words), -len(words - name_words), str(date), candidate
+        return len(name_words & words), is_family, -len(words - name_words), str(date), candidate
 
     best = max((candidate for candidate in known_names() if "/" not in candidate), key=likeness)
     enough = likeness(best)[0] >= LEAST_SHARED

@@ -6,6 +6,7 @@ The docstring under each attribute is its documentation and becomes its descript
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -198,7 +199,16 @@ ANY = "any"
 class AcceleratorSection(FileSection):
     """A GPU type that may be used; what is left out stays as in the catalog."""
 
-    other_names: ClassVar = dict.fromkeys(("count", "gpus", "number", "quantity"), "did you mean 'inventory'?")
+    other_names: ClassVar = {
+        "cost": "did you mean 'price'?",
+        **dict.fromkeys(("count", "gpus", "number", "quantity"), "did you mean 'inventory'?"),
+    }
+
+    @classmethod
+    def hint_for(cls, key: str) -> str:
+        """As of any section; no key has a digit, but the name of a GPU does."""
+        hint = super().hint_for(key)
+        return f"a GPU's name is a value, as in [{{name: H100}}]; {hint}" if re.search("[0-9]", key) else hint
 
     name: Text
     """Name in the catalog (`pdplan gpus` lists them)."""

@@ -18,6 +18,7 @@ from optimizer.plans.records import Outcome
 from optimizer.verification.bench import Slice
 from optimizer.verification.judge import Judgement, judge_runs
 from reports.answers.plan import evaluation_document, provisioning_sentence
+from reports.slos import brief_slo_table
 from reports.views import terminal_view
 from search_spaces.fleet_file import load_fleet
 from tests.running import TINY, tiny, within
@@ -84,6 +85,9 @@ def test_one_that_is_too_large_says_by_how_much(short_runs: None, tmp_path: Path
     doubt = " ".join(terminal_view(evaluation_document(undecided)).split())
     assert doubt.startswith("May or may not meet the SLO: ")
     assert "The interval that decides is wider and contains the goal." in doubt
+    simulation = evaluation.plan.simulation
+    doubtful = simulation.model_copy(update={"classes": [replace(simulation.classes[0], attainment_low=0.5)]})
+    assert "undecided: 100 %" in brief_slo_table(evaluation.plan.model_copy(update={"simulation": doubtful})).rows[0]
     whole = terminal_view(evaluation_document(evaluation, brief=False))
     titles = [line.partition(":")[0] for line in whole.splitlines() if line and not line.startswith(" ")]
     assert {"Fleet", "Cost and goodput", "SLOs", "What binds", "Trust"} <= set(titles)

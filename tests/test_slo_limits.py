@@ -23,6 +23,7 @@ from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, parse_plan
 from optimizer.verification.simulated_plan import judge
+from reports.slos import TONES
 from search_spaces.loader import load_problem, problem_of
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
 from tests.running import Done, tiny
@@ -55,6 +56,7 @@ def test_every_metric_but_those_of_whole_requests_has_a_formula_and_every_metric
     assert set(LATER_FORMULAS) == set(metrics_of(Scope.LATER))
     assert set(METRICS) == set(Metric)
     assert all(hasattr(Result, metric) for metric in Metric)
+    assert set(TONES) == set(Metric)
 
 
 # --- iTL p99 as a limit of an SLO: counted, judged, predicted and planned for; nothing changes where none is asked fo

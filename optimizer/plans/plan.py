@@ -36,7 +36,7 @@ from pydantic import ConfigDict, Field, ValidationError, model_validator
 
 from costmodel.errors import UnknownNameError, shown
 from costmodel.metric import Metric, limits_of
-from costmodel.words import dollars
+from costmodel.words import dollars, plural
 from search_spaces.bounds import ROUTER_SPELLINGS, TARGET_SPELLINGS
 from search_spaces.fields import faults_of
 from search_spaces.files import Fault, FaultsError, Keys, decoded
@@ -401,7 +401,7 @@ class Plan(Record):
             f"{row.name}: {100.0 * row.attainment:.4g} % of requests meet the SLO, goal {100 * row.attainment_goal:g} %"
             for row in self.classes
         ]
-        return f"{self.name} ({self.status}): {sum(self.gpus.values())} GPUs{price}. {'; '.join(classes)}"
+        return f"{self.name} ({self.status}): {plural(sum(self.gpus.values()), 'GPU')}{price}. {'; '.join(classes)}"
 
     def __repr__(self) -> str:
         """The verdict in angle brackets."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.errors import BelowFloorError
-from costmodel.metric import Metric, Scope, metrics_of
+from costmodel.metric import METRICS, Metric, Scope, metrics_of
 from costmodel.words import join_words, percentage
 from optimizer.loads.instance import DECODE, PREFILL, Instance, make_instance
 from optimizer.plans.records import CANDIDATES, MOST_MORE, ROUNDING
@@ -225,7 +225,8 @@ def _floors(instance: Instance, k: int, prompt: FloatArray, step: float) -> Iter
     times = {Metric.TTFT: prompt[own]}
     times |= {m: (prompt[own] + later * step) / over_tokens(m, flows.osl[own]) for m in metrics_of(Scope.WHOLE)}
     for metric, limit in slo.limits.items():
-        floor, work = token, "a decode step of one request"
+        floor = token if METRICS[metric].scope is Scope.LATER else 0.0
+        work = "a decode step of one request"
         if metric in times:
             at = _share_quantile(times[metric], share, slo.attainment)
             floor, longer = float(times[metric][at]), float(share[times[metric] >= times[metric][at]].sum())

@@ -84,7 +84,7 @@ def _entry(accelerator: Accelerator, basis: PriceBasis | None) -> dict[str, Any]
     other_prices = [
         price_there for price_there in (accelerator.price, *accelerator.other_prices) if price_there is not price
     ]
-    kernels = "measured on it" if accelerator.measured else "measured on its relatives alone, so error bars are wider"
+    kernels = "measured on it" if accelerator.measured else "not measured on it, so error bars are wider"
     return entry_dict(accelerator) | {
         "kernels": kernels if is_seen(accelerator) else "nothing of its generation was measured: error bars are wide",
         "deployment": undeployed(accelerator),

@@ -323,12 +323,12 @@ def deciding_sentences(purchase: BuyingPlan) -> list[str]:
         price, rented = cheapest_rent(purchase, offer)
         best = min(contracts, key=lambda item: least_use(item, price, months))
         share = least_use(best, price, months)
-        pays = f"it pays if used for more than {percent(share)} of the hours" if share < 1.0 else "it never pays"
+        pays = f"pays if used for more than {percent(share)} of the hours" if share < 1.0 else "never pays"
         tier = " and its KV cache tier" if purchase.problem.offers[offer].tier_usd_per_hour else ""
         label = "A" if sentences else "What decides: a"
         sentences.append(
             f"{label} GPU{tier} in use all day costs {hourly(hourly_price(best, months))} with "
-            f"{contract_name(purchase, best)}, {hourly(price)} {rented}; {pays}."
+            f"{contract_name(purchase, best)}, {hourly(price)} {rented}; the contract {pays}."
         )
     return sentences
 
