@@ -256,9 +256,7 @@ def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:
 def base_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     """Say which fleets the section's costs are of, and how the recommended one stands to them."""
     own, base = hourly(plan.cost_usd_per_hour), hourly(sensitivity.usd_per_hour)
-    roles = [pool.role for pool in sensitivity.pools]
-    few = " of one pool, or of a prefill and a decode pool" * (len({*roles}) == len(roles) <= 2)
-    opening = f"One lever moves at a time, by formula. Costs are of the cheapest fleet{few}, now {base}"
+    opening = f"One lever moves at a time, by formula. Costs are of the cheapest fleet, now {base}"
     if _alike(own_pools(plan), sensitivity.pools):
         return f"{opening}, the recommended one."
     simulated_fleets = [] if plan.simulation is None else plan.simulation.others

@@ -18,7 +18,7 @@ from optimizer.recommend.changed_problem import with_limit
 from optimizer.recommend.optimize import optimize
 from optimizer.whatif.answer import ScenarioEffort
 from optimizer.whatif.curves import frontier
-from optimizer.whatif.sensitivity import STEP_TIME, break_even, kind_of, relaxation, sensitivity, shadow_prices
+from optimizer.whatif.sensitivity import STEP_TIME, break_even, kind_of, levers, relaxation, sensitivity, shadow_prices
 from optimizer.whatif.solver import answer, answer_of_plan
 from pdplan.cli import run
 from reports.answers.curves import curve_record
@@ -176,18 +176,38 @@ def test_a_flip_lies_where_it_says(problem: Problem, found: Sensitivity) -> None
     flips = [(row.lever, flip) for row in found.levers for flip in row.flips]
     assert flips
     for key, flip in flips:
-        same, other = (answer(problem, changes={key: value}) for value in (flip.same_at, flip.other_at))
+        values = flip.same_at, flip.other_at
+        same, other = (answer(problem, ScenarioEffort.FULL, changes={key: value}) for value in values)
         assert kind_of(same.pools) == kind_of(found.pools)
         assert kind_of(other.pools) != kind_of(found.pools)
         assert (list(other.pools), other.cost) == (flip.pools, flip.usd_per_hour)
 
 
-def test_where_the_plan_mixes_gpus_prices_move_fleets_of_more_pools(tmp_path: Path) -> None:
-    """2 L40S and 1 H100 are cheaper than any fleet of one or two pools; re-planning beyond a price says the same."""
-    path = tmp_path / "workload.yaml"
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Problem:
+    """2 L40S and 1 H100 are cheaper than any fleet of one or two pools."""
+    path = tmp_path_factory.mktemp("mixed") / "workload.yaml"
     assert run(["init", "-o", str(path)]) == 0
-    problem = load_problem(path, {"search.tensor_parallel": 1, "search.pipeline_parallel": 1})
-    plan = optimize(problem, level=Level.QUICK)
+    return load_problem(path, {"search.tensor_parallel": 1, "search.pipeline_parallel": 1})
+
+
+EASIER = {"rate_scale": -1, "isl_scale": -1, "burstiness": -1, "price.H100": -1, "ttft_scale": 1, "tpot_scale": 1}
+"""Levers, and in which direction they make a problem easier."""
+
+
+@settings(max_examples=8)
+@given(lever=st.sampled_from(sorted(EASIER)), share=st.floats(0.0, 0.3))
+def test_nothing_easier_costs_more_than_the_mixture_at_hand(mixed: Problem, lever: str, share: float) -> None:
+    own = answer(mixed, ScenarioEffort.FULL)
+    assert answer(mixed).cost > own.cost
+    value = next(row.value for row in levers(mixed) if row.key == lever) * (1.0 + EASIER[lever] * share)
+    for effort, fleets in ((ScenarioEffort.FULL, []), (ScenarioEffort.SIMPLE, [own.case])):
+        assert answer(mixed, effort, changes={lever: value}, fleets=fleets).cost <= own.cost * (1.0 + 1e-9)
+
+
+def test_where_the_plan_mixes_gpus_prices_move_fleets_of_more_pools(mixed: Problem) -> None:
+    """Planning again beyond a price says the same."""
+    problem, plan = mixed, optimize(mixed, level=Level.QUICK)
     assert answer(problem).cost > plan.cost_usd_per_hour
     moved = sensitivity(problem, complete=False, plan=plan)
     assert moved.usd_per_hour == pytest.approx(plan.cost_usd_per_hour)

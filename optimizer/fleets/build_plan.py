@@ -10,6 +10,7 @@ import json
 import math
 import platform
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -595,6 +596,17 @@ def _pool(plan: Plan, instance: Instance, pool: Pool) -> FleetPool:
     return pool_of_record(
         instance, pool, pool.id, max(pool.replicas - pool.spare_replicas, 1), share[instance.flows.source]
     )
+
+
+def pools_of_records(
+    instance: Instance, records: Iterable[EnginePool], routes: Iterable[FloatArray]
+) -> list[FleetPool]:
+    """Pools as the search sees them, with the spares of its problem; routes: of each, as of `pool_of_record`."""
+    spares = instance.problem.constraints.spare_replicas
+    return [
+        replace(pool_of_record(instance, pool, pool.role, max(pool.replicas - spares, 1), route), spares=spares)
+        for pool, route in zip(records, routes, strict=True)
+    ]
 
 
 def pool_of_record(instance: Instance, pool: EnginePool, name: str, replicas: int, route: FloatArray) -> FleetPool:

@@ -18,6 +18,7 @@ from optimizer.fleets.build_plan import (
     fleet_of_plan,
     planned_volume,
     pool_of_record,
+    pools_of_records,
     problem_of_plan,
     with_latencies,
 )
@@ -228,16 +229,13 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
         raise InputError(f"the alternative {shown(row.label)} has no fleet: {row.why_not or row.status}")
     problem = problem_of_plan(plan, base)
     instance = planned_instance(problem)
-    flows, spares = instance.flows.isl.size, problem.constraints.spare_replicas
+    flows = instance.flows.isl.size
     routes = np.array(row.routes or np.ones((len(row.pools), flows)))
     if routes.shape != (len(row.pools), flows):
         raise InputError(f"the alternative {shown(row.label)}: its routes are not those of {flows} classes x lengths")
     if any(None in (pool.weight_dtype, pool.kv_dtype, pool.max_num_seqs) for pool in row.pools):
         raise InputError("this plan is of an earlier version, which did not state the settings of alternatives")
-    pools = [
-        replace(pool_of_record(instance, pool, pool.role, max(pool.replicas - spares, 1), route), spares=spares)
-        for pool, route in zip(row.pools, routes, strict=True)
-    ]
+    pools = pools_of_records(instance, row.pools, routes)
     fleet = Fleet(with_names(instance, pools if row.routes else list(routed(instance, pools).pools)))
     if not can_hand_over(instance, fleet):
         raise InputError(f"the alternative {shown(row.label)}: its pools cannot hand all requests over to one another")

@@ -21,8 +21,7 @@ import numpy as np
 
 from costmodel.errors import InputError
 from costmodel.metric import Metric
-from optimizer.fleets.build_plan import LIMIT_UNITS, pool_of_record
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.build_plan import LIMIT_UNITS
 from optimizer.fleets.purchase import INVENTORY, owned_and_rented
 from optimizer.loads.effort import Brake, Progress, silent
 from optimizer.loads.instance import ENDS, Instance, planned_instance, slow_end
@@ -43,7 +42,7 @@ from optimizer.plans.records import (
 from optimizer.recommend.changed_problem import stated_limits, with_limit
 from optimizer.search.bound import floor_matrices
 from optimizer.search.program import Aim, aim_of, solve, write_model
-from optimizer.search.search import Engines, engines_of, is_refuted
+from optimizer.search.search import Engines, is_refuted
 from optimizer.search.settings import make_settings
 from search_spaces.problem import Goal, Offer, Problem
 from search_spaces.scenarios import Scenario, check_order, lever_of, own_value, usual_range
@@ -58,7 +57,7 @@ from .answer import (
     ShadowPrice,
     Step,
 )
-from .solver import answer, answer_of_plan, demand_of, is_simple, slow_instance, solve_scenarios
+from .solver import answer, answer_of_plan, demand_of, fleet_under, is_simple, solve_scenarios
 
 STEP_TIME: Final = "step_time_quantile"
 """Lever of the step times: their quantile within the errors of past predictions."""
@@ -113,13 +112,13 @@ def break_even(  # noqa: PLR0917
     effort: ScenarioEffort = ScenarioEffort.SIMPLE,
     looks: int = 0,
     known_misses: Sequence[Engines] = (),
-    mixtures: Sequence[Case] = (),
+    fleets: Sequence[Case] = (),
 ) -> Frontier:
     """The best fleet for every value of a lever within bounds; None: the usual range.
 
     looks: fleets along a price that are simulated at most, apart from those in place of others; known_misses: fleets
-    that are known to miss, and are none. Changes are found to OPTIMAL_GAP of the range; along a price, where lines
-    cross, to ROUNDING. Raises InputError for a key without an order.
+    that are known to miss, and are none; fleets: as of `answer`. Changes are found to OPTIMAL_GAP of the range; along a
+    price, where lines cross, to ROUNDING. Raises InputError for a key without an order.
     """
     check_order(key)
     low, high = bounds or usual_range(problem, key)
@@ -128,7 +127,7 @@ def break_even(  # noqa: PLR0917
     price = own_value(problem, key) if key.startswith("price.") else None
     exact = OPTIMAL_GAP if price is None else ROUNDING
     looks = looks if by_price(problem, key) else 0
-    along = Along(problem, key, effort, exact * (high - low), price, looks, known_misses, mixtures)
+    along = Along(problem, key, effort, exact * (high - low), price, looks, known_misses, fleets)
     ends = (low, along.at(low)), (high, along.at(high))
     points = list(ends)
     if price is None or None in {best.cost for _, best in ends}:
@@ -155,14 +154,14 @@ class Along:
     price: float | None
     looks: int
     known_misses: Sequence[Engines] = ()
-    mixtures: Sequence[Case] = ()
+    fleets: Sequence[Case] = ()
     tried: set[str] = field(default_factory=set)
     missed: dict[str, Answer] = field(default_factory=dict)
 
     def at(self, value: float) -> Answer:
         """The answer at a value of the lever."""
         changes = {self.key: value}
-        best = answer(self.problem, self.effort, self.known_misses, changes=changes, mixtures=self.mixtures)
+        best = answer(self.problem, self.effort, self.known_misses, changes=changes, fleets=self.fleets)
         fleet = "" if best.case is None else best.case.key
         if fleet and (fleet in {*self.tried, *self.missed} or len(self.tried) < self.looks):
             self.tried.add(fleet)
@@ -250,16 +249,13 @@ def sensitivity(
     Prices are moved in milliseconds, other levers in a second or so each; a value that no workload file may state is
     left out. None where no fleet holds, or for another goal than the least cost or pools for each class.
 
-    plan: where its own fleet is cheaper than any of one pool or two, fleets of more pools are searched too, along a
-    price at the ends of its lever; brake: once it is pulled, the levers that are left are left out; progress: called
-    with a label and the share of the levers that is done.
+    plan: its fleet is tried wherever a lever stands; brake: once it is pulled, the levers that are left are left out;
+    progress: called with a label and the share of the levers that is done.
     """
     if not is_simple(problem):
         return None
-    brake, effort, here = brake or Brake(), ScenarioEffort.SIMPLE, answer(problem)
-    own = answer_of_plan(plan) if plan is not None else None
-    if own is not None and own.cost is not None and (here.cost is None or own.cost < here.cost * (1.0 - ROUNDING)):
-        effort, here = ScenarioEffort.FULL, answer(problem, ScenarioEffort.FULL)
+    brake, fleets = brake or Brake(), [] if plan is None else list(_own_fleet(problem, plan))
+    own, here = None if plan is None else answer_of_plan(plan), answer(problem, ScenarioEffort.FULL, fleets=fleets)
     if here.cost is None:
         return None
     moved_levers = [lever for lever in levers(problem) if complete or lever_of(lever.key).cheap]
@@ -270,21 +266,21 @@ def sensitivity(
             break
         (progress or silent)(f"varying {lever.key}", number / len(moved_levers))
         with suppress(InputError):
-            low, high = (answer(problem, effort, changes={lever.key: end}) for end in (lever.low, lever.high))
+            low, high = (_moved(problem, lever, end, fleets) for end in (lever.low, lever.high))
             rows.append(replace(lever, answers=(here, low, high)))
     break_evens, known_misses = [], [] if plan is None else list(_refuted(problem, plan))
     along_prices = [best.case for row in rows if row.key.startswith("price.") for best in row.answers]
-    mixtures = [*{case.key: case for case in along_prices if case is not None}.values()]
+    priced_fleets = [*{case.key: case for case in along_prices if case is not None}.values()]
     for offer in problem.offers:
         with suppress(InputError):
-            break_evens.append(_break_even(problem, offer, known_misses, mixtures))
+            break_evens.append(_break_even(problem, offer, known_misses, priced_fleets))
     is_own = own is not None and own.cost is not None and math.isclose(own.cost, here.cost, rel_tol=ROUNDING)
     return Sensitivity(
         share=SHARE,
         complete=complete,
         usd_per_hour=here.cost,
         pools=list(own.pools if own is not None and is_own else here.pools),
-        levers=[row.record(_flips(problem, row, effort)) for row in sorted(rows, key=lambda row: -row.swing)],
+        levers=[row.record(_flips(problem, row, fleets)) for row in sorted(rows, key=lambda row: -row.swing)],
         break_even=break_evens,
     )
 
@@ -294,9 +290,18 @@ def kind_of(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
     return frozenset(pool.engine for pool in pools)
 
 
-def _flips(problem: Problem, lever: MovedLever, effort: ScenarioEffort) -> list[Flip]:
-    """Where a lever changes the kind of fleet, by bisection; along a price, break-even prices are exact."""
+def _moved(problem: Problem, lever: MovedLever, value: float, fleets: Sequence[Case]) -> Answer:
+    """The answer with a lever at a value; fleets: as of `answer`."""
+    return answer(problem, ScenarioEffort.FULL, changes={lever.key: value}, fleets=fleets)
+
+
+def _flips(problem: Problem, lever: MovedLever, fleets: Sequence[Case]) -> list[Flip]:
+    """Where a lever changes the kind of fleet, by bisection; along a price, break-even prices are exact.
+
+    fleets: that are tried at every value, besides those of the lever's answers.
+    """
     here, low, high = lever.answers
+    fleets = [*fleets, *(best.case for best in lever.answers if best.case is not None)]
     own, flips = kind_of(here.pools), list[Flip]()
     for end in () if lever.key.startswith("price.") else ((lever.low, low), (lever.high, high)):
         inside, (beyond, best) = lever.value, end
@@ -304,7 +309,7 @@ def _flips(problem: Problem, lever: MovedLever, effort: ScenarioEffort) -> list[
             continue
         for _ in range(HALVINGS):
             middle = (inside + beyond) / 2.0
-            there = answer(problem, effort, changes={lever.key: middle})
+            there = _moved(problem, lever, middle, fleets)
             if kind_of(there.pools) == own:
                 inside = middle
             else:
@@ -313,27 +318,29 @@ def _flips(problem: Problem, lever: MovedLever, effort: ScenarioEffort) -> list[
     return flips
 
 
+def _own_fleet(problem: Problem, plan: Plan) -> Iterator[Case]:
+    """The fleet of a plan, unless its settings were tuned beside those of the search."""
+    for row in plan.alternatives:
+        if row.kind == "recommended":
+            with suppress(InputError):
+                yield fleet_under(demand_of(problem), row.pools, row.routes)
+
+
 def _refuted(problem: Problem, plan: Plan) -> Iterator[Engines]:
     """Engines of the fleets that a plan's simulation did not confirm: whatever the prices, they are no answer.
 
     Those that the plan itself has are one, with its own batch limits.
     """
-    instance = slow_instance(demand_of(problem))
-    route, spares = np.ones(instance.flows.isl.size), problem.constraints.spare_replicas
-
-    def engines(pools: Iterable[EnginePool]) -> Engines:
-        fleet_pools = (pool_of_record(instance, pool, pool.role, pool.replicas - spares, route) for pool in pools)
-        return engines_of(instance, Fleet(tuple(fleet_pools)))
-
+    demand = demand_of(problem)
     with suppress(InputError):  # settings that tuning found beside those of the search
-        own = engines(plan.pools)
+        own = fleet_under(demand, plan.pools).engines
         for fleet in [] if plan.simulation is None else plan.simulation.others:
             with suppress(InputError):
-                if not fleet.held and not is_refuted(own, [miss := engines(fleet.pools)]):
+                if not fleet.held and not is_refuted(own, [miss := fleet_under(demand, fleet.pools).engines]):
                     yield miss
 
 
-def _break_even(problem: Problem, offer: Offer, known_misses: Sequence[Engines], mixtures: Sequence[Case]) -> BreakEven:
+def _break_even(problem: Problem, offer: Offer, known_misses: Sequence[Engines], fleets: Sequence[Case]) -> BreakEven:
     """The cheapest fleet at any price of one accelerator, those that simulation did not confirm left out."""
     pieces = [
         PricePiece(
@@ -344,7 +351,7 @@ def _break_even(problem: Problem, offer: Offer, known_misses: Sequence[Engines],
             pools=list(unpriced(step.answer.pools)),
         )
         for step in break_even(
-            problem, f"price.{offer.accelerator.name}", known_misses=known_misses, mixtures=mixtures
+            problem, f"price.{offer.accelerator.name}", known_misses=known_misses, fleets=fleets
         ).steps
     ]
     return BreakEven(accelerator=offer.accelerator.name, usd_per_gpu_hour=offer.usd_per_hour, pieces=pieces)

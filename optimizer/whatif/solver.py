@@ -25,17 +25,20 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
-from costmodel.errors import BelowFloorError, ImpossibleError
+import numpy as np
+
+from costmodel.arrays import FloatArray
+from costmodel.errors import BelowFloorError, ImpossibleError, InputError
 from costmodel.words import percentage
-from optimizer.fleets.build_plan import engine_pools, fleet_bindings, package_versions
-from optimizer.fleets.evaluate import goodput_volume, pool_headroom
+from optimizer.fleets.build_plan import engine_pools, fleet_bindings, package_versions, pools_of_records
+from optimizer.fleets.evaluate import goodput_volume, pool_headroom, still_holds
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import KEPT, pool_key
-from optimizer.fleets.purchase import allowed, fleet_cost, fleet_gpus
+from optimizer.fleets.purchase import can_hand_over, fleet_cost, fleet_gpus, with_names
 from optimizer.loads.effort import Brake, Level, Progress
 from optimizer.loads.instance import Instance, as_planned
 from optimizer.plans.plan import Binding, Plan, Proof, Status, proof_of_judged
-from optimizer.plans.records import CANDIDATES, ROUNDING
+from optimizer.plans.records import CANDIDATES, ROUNDING, EnginePool
 from optimizer.recommend.changed_problem import without_limits
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import search_by_formula
@@ -51,7 +54,7 @@ from optimizer.search.search import (
     smallest_batches,
     without_prices,
 )
-from optimizer.verification.bench import look
+from optimizer.verification.bench import look, valid
 from search_spaces.problem import Goal, Pools, Problem
 from search_spaces.scenarios import Scenario, SweepAxis, grid, lever_of, scenario_problem
 
@@ -71,15 +74,20 @@ def answer(
     simulated: bool = False,
     proven: bool = False,
     name: str = "",
-    mixtures: Sequence[Case] = (),
+    fleets: Sequence[Case] = (),
 ) -> Answer:
     """The best fleet for a problem with some levers or values changed; none where no engine can exist then.
 
+    fleets: of the same problem, whatever was changed in it, that are tried here too; the fleet of the problem without
+    the changes always is where mixtures are searched. So nothing that is easier costs more than a fleet at hand, though
+    the search for mixtures does not try them all.
+
     Goals other than the least cost, and pools for each class, take the whole search, by formula at least. known_misses:
     fleets that are known to miss, and are no answer by formula; simulated: whether a fleet by formula has to hold when
-    it is simulated; proven: whether the whole search by formula states a bound; name: of the scenario, if it has one;
-    mixtures: fleets of the same demand that hold by formula, for a search of fleets of one or two pools to choose from.
+    it is simulated; proven: whether the whole search by formula states a bound; name: of the scenario, if it has one.
     """
+    if changes is not None and effort is ScenarioEffort.FULL and is_simple(problem):
+        fleets = [*fleets, *unchanged_fleet(KeyedProblem(digest(problem.inputs), problem))]
     try:
         problem = scenario_problem(problem, changes, name) if changes is not None else problem
     except ImpossibleError as error:  # the message begins with the scenario's name
@@ -91,7 +99,7 @@ def answer(
         best = _few_pools(problem, known_misses) if few else _whole(problem, proven=proven)
         if best.case is not None and is_refuted(best.case.engines, known_misses):
             best = _few_pools(problem, known_misses)
-        best = _or_mixture(problem, best, [case for case in mixtures if not is_refuted(case.engines, known_misses)])
+        best = _or_fleet(problem, best, [case for case in fleets if not is_refuted(case.engines, known_misses)])
     except BelowFloorError as error:
         return nothing(str(error).splitlines()[0].partition(": ")[2].partition(": ")[2])
     return confirmed_answer(problem, best) if simulated and is_simple(problem) else best
@@ -127,15 +135,20 @@ def _slack_words(row: Binding) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class UnpricedProblem:
-    """A problem without its prices and limits; key: of all that is left of it."""
+class KeyedProblem:
+    """A problem, and a key of all that it states."""
 
     key: str
     problem: Problem = field(compare=False)
 
 
-def demand_of(problem: Problem) -> UnpricedProblem:
-    """The key of a scenario's demand: equal for scenarios that differ only in prices, limits and name."""
+def digest(record: Any) -> str:
+    """A key that is equal for equal records of JSON."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def demand_of(problem: Problem) -> KeyedProblem:
+    """A problem without prices and limits; its key is equal for scenarios that differ only in these and the name."""
     limits = problem.constraints
     inputs = dict(problem.inputs) | {
         "name": None,
@@ -150,12 +163,11 @@ def demand_of(problem: Problem) -> UnpricedProblem:
             for entry in problem.inputs["accelerators"]
         ],
     }
-    key = hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()
-    return UnpricedProblem(key, without_prices(problem))
+    return KeyedProblem(digest(inputs), without_prices(problem))
 
 
 @lru_cache(maxsize=DEMANDS_KEPT)
-def slow_instance(demand: UnpricedProblem) -> Instance:
+def slow_instance(demand: KeyedProblem) -> Instance:
     """The engine table at the problem's confidence.
 
     Raises InputError where no engine can exist, BelowFloorError where physics forbids an SLO.
@@ -164,7 +176,7 @@ def slow_instance(demand: UnpricedProblem) -> Instance:
 
 
 @lru_cache(maxsize=DEMANDS_KEPT)
-def free_search(demand: UnpricedProblem) -> FleetSearch:
+def free_search(demand: KeyedProblem) -> FleetSearch:
     """The search without prices and limits."""
     return evaluated(slow_instance(demand))
 
@@ -199,13 +211,43 @@ def _few_pools(problem: Problem, known_misses: Sequence[Engines] = ()) -> Answer
     return why_none(problem) if case is None else _answer_of(problem, case)
 
 
-def _or_mixture(problem: Problem, best: Answer, mixtures: Sequence[Case]) -> Answer:
-    """The answer, or a mixture within the limits that costs less."""
-    for case in mixtures:
-        here = replace(case.instance, problem=problem)
-        cost = fleet_cost(here, case.fleet)
-        if allowed(here, case.fleet) and (best.cost is None or cost < best.cost * (1.0 - ROUNDING)):
-            best = _answer_of(problem, case)
+@lru_cache(maxsize=DEMANDS_KEPT)
+def unchanged_fleet(own: KeyedProblem) -> tuple[Case, ...]:
+    """The fleet of a problem in which nothing is changed, if there is one."""
+    try:
+        best = answer(own.problem, ScenarioEffort.FULL)
+    except InputError:  # no engine runs its model: the change may mend that
+        return ()
+    return () if best.case is None else (best.case,)
+
+
+def fleet_under(
+    demand: KeyedProblem, pools: Sequence[EnginePool], routes: Sequence[Sequence[float] | FloatArray] = ()
+) -> Case:
+    """A recorded fleet under some demand; routes (flows,): of each pool, none where each serves all.
+
+    Raises InputError where there are no such engines, or other lengths.
+    """
+    instance = slow_instance(demand)
+    shares = np.array(routes or np.ones((len(pools), instance.flows.isl.size)))
+    if shares.shape != (len(pools), instance.flows.isl.size):
+        raise InputError("the routes of the fleet are of other lengths")
+    fleet_pools = pools_of_records(instance, pools, shares)
+    return _case(demand.key, instance, Fleet(with_names(instance, fleet_pools)))
+
+
+def _or_fleet(problem: Problem, best: Answer, fleets: Sequence[Case]) -> Answer:
+    """The answer, or a fleet that costs less, is within the limits and holds here too, by formula."""
+    floor, demand = best.bound, demand_of(problem)
+    for other in fleets:
+        routes = [pool.route for pool in other.fleet.pools]
+        with suppress(InputError):
+            case = fleet_under(demand, engine_pools(other.instance, other.fleet), routes)
+            here = replace(case.instance, problem=problem)
+            is_cheaper = best.cost is None or fleet_cost(here, case.fleet) < best.cost * (1.0 - ROUNDING)
+            is_possible = is_cheaper and valid(here, case.fleet) and can_hand_over(here, case.fleet)
+            if is_possible and still_holds(here, case.fleet):
+                best = with_floor(_answer_of(problem, case), floor)
     return best
 
 
@@ -369,8 +411,7 @@ def sweep_of(  # noqa: PLR0917
         effort = ScenarioEffort.FULL if gap or len(scenarios) <= MOST_FULL else ScenarioEffort.SIMPLE
     solver, shown = partial(solve_task, problem, effort, proven=gap is not False), tuple(axis.key for axis in axes)
     changes = [[scenario.name, scenario.changes] for scenario in scenarios]
-    identity = [problem.inputs, str(effort), gap, looks, package_versions(), changes, shown]
-    key = hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()
+    key = digest([problem.inputs, str(effort), gap, looks, package_versions(), changes, shown])
     return Sweep(scenarios, solver, effort, looks, key, shown)
 
 
