@@ -12,13 +12,16 @@ import pytest
 from costmodel.engine import Role
 from costmodel.simulator.metrics import Overload
 from optimizer.fleets.fleet import Fleet
-from optimizer.loads.effort import Level
-from optimizer.plans.plan import Plan, Status
+from optimizer.loads.effort import Brake, Effort, Level
+from optimizer.plans.plan import Plan, Proof, Status
+from optimizer.recommend import search as searches
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.optimize import optimize as optimize_at
+from optimizer.recommend.search import FormulaResult, Rival, most_confirmed
+from optimizer.search.search import evaluated
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench, Verdict, run_length
-from optimizer.verification.judge import MOST_JUDGED, Judgement
+from optimizer.verification.judge import MOST_JUDGED, Goodput, Judgement
 from optimizer.verification.simulated_plan import judge
 from optimizer.verification.verify import smaller_limits
 from search_spaces.problem import Constraints, Problem
@@ -61,6 +64,35 @@ def test_a_fleet_that_stays_stuck_gets_the_batch_limit_that_its_memory_holds_and
             smaller = smaller_limits(there, Verdict(fleet, 1.0, judged, False, blamed=(1,), stuck=True))
             tried.append(smaller.pools[1].seqs)
         assert tried[1:-1] == limits[limits.index(first) :: -1]
+
+
+def test_most_goodput_has_the_largest_batch_limit_that_comes_out_of_a_crowd(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two largest stay stuck above the demand; the next serves half as much again."""
+    instance = small(space=space(max_num_seqs=(8, 16, 32, 64, 128)))
+    prefill, decode = apart(instance, 1, 1).pools
+    limits, rate = instance.tables.limits.tolist(), instance.problem.workload.request_rate
+    judged = Judgement(1.0, (judged_class(0.5, 0.4, 0.6),), Overload(False, 0.0, 0.0, ""), (), ())
+
+    def most(fleet: Fleet) -> float:
+        return 1.0 if fleet.pools[1].seqs in limits[-2:] else 1.5
+
+    def verdict(bench: Bench, fleet: Fleet) -> Verdict:
+        held = bench.volume <= most(fleet)
+        return Verdict(fleet, 1.0, judged, held, blamed=(1,), stuck=not held and most(fleet) == 1.0)
+
+    monkeypatch.setattr(Bench, "verdict", verdict)
+    monkeypatch.setattr(searches, "confirmed", lambda bench, judged_fleet, *_, **__: (judged_fleet, judged))
+    monkeypatch.setattr(
+        searches,
+        "goodput_of",
+        lambda bench, fleet, *_, **__: Goodput(rate * most(fleet), 1.02 * rate * most(fleet), 0.02, ()),
+    )
+    fleet = Fleet((prefill, replace(decode, seqs=limits[-1])))
+    found = FormulaResult(evaluated(instance), Proof(Status.FEASIBLE, None, None), 1.0, (Rival((fleet,)),))
+    bench, result = most_confirmed(found, Effort(Level.STANDARD, Brake()))
+    assert bench.volume == 1.5
+    assert result.winner is not None
+    assert result.winner.fleet == Fleet((prefill, replace(decode, seqs=limits[-3])))
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------

@@ -390,7 +390,7 @@ def _rival_row(instance: Instance, rival: Rival, limit: Restriction, best: float
         if first is not None:
             cheapest = "the cheapest found by formula"
             if not rival.fleet.pools:
-                cheapest = "none was found by formula; the cheapest for looser limits or a lower rate"
+                cheapest = "none was found by formula; the nearest"
             reason = f"{cheapest} ({dollars(first.cost)}/h) {miss_words(first)}"
             return _row_without_fleet(heading, Status.TIME_LIMIT, reason).model_copy(update={"simulated": True})
     if verdict is None and not rival.fleet.pools:

@@ -28,7 +28,7 @@ from optimizer.search.mixtures import best_serving, goodput_gap, leanest, or_mix
 from optimizer.search.search import FleetSearch, evaluated, fleets_between, unmixed, with_near_fleets
 from optimizer.search.settings import EngineSettings
 from optimizer.verification.bench import Bench, Verdict, confirmed, fleet_key, goodput_of, make_bench
-from optimizer.verification.judge import OutOfTimeError
+from optimizer.verification.judge import Goodput, OutOfTimeError
 from optimizer.verification.tune import tuned
 from optimizer.verification.verify import Loop, SearchResult
 from search_spaces.problem import Goal, Problem
@@ -354,10 +354,37 @@ def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, Search
     rate = result.instance.problem.workload.request_rate
     bench = make_bench(result.instance, result.volume, effort.brake.stopped)
     try:
-        goodput = goodput_of(bench, result.fleet, rate * bench.volume, held=False)
-        return _confirmed_below(goodput.rate * bench.part(result.fleet).parts / rate, bench, result, effort)
+        fleet, goodput = _recovering(bench, result.fleet)
+        result = replace(result, rivals=(Rival((fleet,)), *result.rivals[1:]))
+        return _confirmed_below(goodput.rate * bench.part(fleet).parts / rate, bench, result, effort)
     except OutOfTimeError:
         return bench, SearchResult(undecided=result.fleet)
+
+
+def _recovering(bench: Bench, fleet: Fleet) -> tuple[Fleet, Goodput]:
+    """The fleet, or it with smaller batch limits that serve more, and its goodput.
+
+    Where a crowd ends the goodput, from which the fleet does not recover, it gets the largest limits below with which
+    it meets its goals at that rate, if there are any; and so on.
+    """
+    tables, rate = bench.instance.tables, bench.instance.problem.workload.request_rate
+    while True:
+        goodput = goodput_of(bench, fleet, rate * bench.volume, held=False)
+        if not math.isfinite(goodput.fails):
+            return fleet, goodput
+        beyond = make_bench(bench.instance, goodput.fails * bench.part(fleet).parts / rate, bench.late)
+        verdict = beyond.verdict(fleet)
+        while verdict.stuck:
+            pools = list(verdict.fleet.pools)
+            for index in verdict.blamed:
+                pool = pools[index]
+                pools[index] = replace(pool, seqs=max(tables.limits_below(pool.shape, pool.seqs), default=pool.seqs))
+            if Fleet(tuple(pools)) == verdict.fleet:
+                break
+            verdict = beyond.verdict(Fleet(tuple(pools)))
+        if not verdict.held or verdict.fleet == fleet:
+            return fleet, goodput
+        fleet = verdict.fleet
 
 
 def _confirmed_below(volume: float, bench: Bench, result: FormulaResult, effort: Effort) -> tuple[Bench, SearchResult]:

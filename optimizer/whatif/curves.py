@@ -117,7 +117,7 @@ def ramp_of(problem: Problem, name: str) -> Ramp:
     if name in {"rate", "budget", "attainment"}:
         return Ramp(problem, "attainment" if name == "attainment" else "rate", upwards=True)
     if name not in set(Metric):
-        raise InputError(f"--over {shown(name)} is not one of {', '.join(OVER)}")
+        raise InputError(f"over: {shown(name)} is not one of {', '.join(OVER)}")
     return Ramp(problem, f"{name}_scale" if len(problem.slos) > 1 else name, upwards=False)
 
 
