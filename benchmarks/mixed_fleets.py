@@ -62,7 +62,7 @@ def costs(one: Drawn) -> tuple[float, float, bool]:
     from tests import test_mixed as tried
 
     roles = tried.TOGETHER if one.kind == TOGETHER else tried.APART
-    given = tried.known_of(tried.posed(one.buckets, one.rate, one.cards, roles))
+    given = tried.known(one.buckets, one.rate, one.cards, roles)
     found, alone = (tried.cost_of(given, search(given)) for search in (leanest, unmixed))
     best = tried.cheapest_of_any_parts(given, found, PARTS[len(one.buckets)])
     return found, best, best < alone
