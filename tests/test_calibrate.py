@@ -155,14 +155,23 @@ def invoke(*words: str) -> Result:
     return CliRunner().invoke(cli, ["calibrate", *words], obj=Console("pdplan calibrate ..."))
 
 
-@pytest.mark.parametrize(("name", "lines"), [("vllm_bench_serve.json", 1), ("dynamo_self_benchmark.json", None)])
-def test_results_of_runs_and_of_steps_become_a_catalog_file(tmp_path: Path, name: str, lines: int | None) -> None:
+@pytest.mark.parametrize(
+    ("name", "lines", "fitted"),
+    [
+        ("vllm_bench_serve.json", 1, ["memory", "compute"]),  # a TTFT and a TPOT
+        ("dynamo_self_benchmark.json", None, ["memory", "compute", "host"]),  # prefill steps, several decode steps
+    ],
+)
+def test_results_of_runs_and_of_steps_become_a_catalog_file(
+    tmp_path: Path, name: str, lines: int | None, fitted: list[str]
+) -> None:
     target, result = tmp_path / "overlay.yaml", tmp_path / name
     result.write_text("".join((FOLDER / name).read_text("utf-8").splitlines(keepends=True)[:lines]), "utf-8")
     done = invoke(str(result), "--model", MODEL, "--gpu", "H100", "-o", str(target), "--json")
     assert done.exit_code == 0, done.output
     value = json.loads(done.stdout)
     assert value["schema"] == "pdplan.calibration/1"
+    assert [name for name, item in value["scales"].items() if item["fitted"]] == fitted
     scale = value["scales"]["memory"]["scale"]
     new, old = (load_catalog(path).accelerator("H100").efficiency["gemm", "bf16"] for path in (target, None))
     assert new.memory == pytest.approx(min(old.memory * scale, 1.0), rel=1e-3)

@@ -261,13 +261,6 @@ def test_a_run_uses_no_more_than_there_is(volume: float) -> None:
     assert use.wh_per_1000_tokens == pytest.approx(use.energy / 3600 / tokens * 1000)
 
 
-def test_prompts_use_arithmetic_and_decodes_use_bandwidth() -> None:
-    prefill, decode, _ = fleet_use(instance(), fleet(), judge(instance(), fleet(), requests=600)).pools
-    assert prefill.mfu / prefill.utilization > 2.0 * decode.mfu / decode.utilization
-    assert decode.mbu / decode.utilization > 2.0 * prefill.mbu / prefill.utilization
-    assert decode.mbu > decode.mfu
-
-
 # --- the latency-throughput curve: rates around saturation, with what must hold on any of them
 
 CURVE_REQUESTS = 1500

@@ -51,6 +51,9 @@ def test_quantiles_are_met() -> None:
         assert below == pytest.approx(probability, abs=0.01)
     assert made.longest == 6000
     assert made.value.max() <= 6000
+    tail = Lengths.from_quantiles({0.5: 600, 0.9: 2400, 0.99: 5500}, buckets=2000)
+    beyond = tail.share[tail.value > 5500 * (5500 / 2400) ** (0.764 / 1.045)]  # normal scores 3.090, 2.326 and 1.282
+    assert float(beyond.sum()) == pytest.approx(0.001, abs=1e-4)
 
 
 def test_joint_is_the_independent_product() -> None:

@@ -27,6 +27,7 @@ from optimizer.search.search import (
     pool_survives,
     smallest_batches,
     unmixed,
+    with_near_fleets,
 )
 from optimizer.search.settings import keeping_up, make_settings, sending_work
 from optimizer.verification.bench import make_bench
@@ -332,6 +333,9 @@ def test_of_fleets_of_the_least_cost_one_that_survives_loss_and_slow_gpus_has_mo
     best = max(goodput_volume(instance, one) for one in sturdy or survivors or rivals)
     assert goodput_volume(instance, fleet) >= best * (1.0 - 2.0 * ALIKE)
     assert goodput_volume(instance, smallest_batches(known.instance, fleet)) >= best * (1.0 - 4.0 * ALIKE)
+    near = [fleet_cost(instance, rival) for rival in with_near_fleets(known, fleet)]
+    assert near == sorted(near, reverse=True)  # others of that cost before those which only come near the goals
+    assert near[:2] == pytest.approx([found[1]] * 2)
 
 
 def test_of_candidates_that_cost_the_same_the_one_with_most_room_is_simulated_first() -> None:

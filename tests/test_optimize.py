@@ -11,7 +11,7 @@ import pytest
 
 from optimizer.loads.effort import Brake, Effort, Level
 from optimizer.plans.plan import Plan, Status
-from optimizer.recommend.changed_problem import describe_miss
+from optimizer.recommend.changed_problem import costing_what_is_short, describe_miss
 from optimizer.recommend.explain import FEATURES, formula_price, without_feature, worths
 from optimizer.recommend.optimize import plan_below_floor
 from optimizer.search.bound import check_floors
@@ -161,6 +161,13 @@ class TestNoFleet:
         assert nearest.cost_usd_per_hour
         assert limit in nearest.why_not
         assert limit in nearest.label
+
+    def test_the_nearest_fleet_takes_least_of_what_is_short_and_of_equals_the_cheaper_does(self) -> None:
+        """Of two GPUs each takes a half, whatever it costs."""
+        limited = given(offers=BOTH, constraints=Constraints(max_gpus=2))
+        priced = costing_what_is_short(limited, instance_of(given(offers=BOTH))).problem.offers
+        assert [offer.usd_per_hour for offer in priced] == pytest.approx([0.5, 0.5], rel=3e-3)
+        assert priced[0].usd_per_hour > priced[1].usd_per_hour
 
     def test_a_demand_far_beyond_the_inventory_is_refused_by_what_that_can_serve(self) -> None:
         """What any could serve is more than the best one does; what is offered in its place holds when simulated."""

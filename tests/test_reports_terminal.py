@@ -125,13 +125,6 @@ def test_columns_without_room_stand_below_each_other_with_no_number_cut() -> Non
     assert "\n\n" not in render_table(rows, columns, 40)
 
 
-@given(st.text(max_size=400))
-def test_cleaned_text_holds_nothing_that_moves_the_cursor_or_turns_the_line(text: str) -> None:
-    cleaned = clean(text)
-    assert len(cleaned) <= 60
-    assert not any(char in cleaned for char in "\n\r\t\x1b\u202e\u2066\u200f\u2028\x00")
-
-
 @given(st.text(st.characters(codec="utf-8", categories=("L", "Zs")), max_size=200), st.integers(5, 60))
 def test_wrapped_and_fitted_lines_fit(text: str, width: int) -> None:
     text = clean(text, 200)

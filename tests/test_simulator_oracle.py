@@ -347,6 +347,7 @@ def test_a_lone_request_takes_its_steps_and_no_more(policy: Policy) -> None:
     decodes = sum(step_seconds(STEPS, (), None, 1, 101 + k) for k in range(4))
     assert result.ttft[0] == pytest.approx(5e-3 + 2e-5 * 100 + 1e-9 * 100**2, rel=1e-12)
     assert result.e2e[0] == pytest.approx(float(result.ttft[0]) + decodes, rel=1e-12)
+    assert result.decode[0] == pytest.approx(decodes)
     assert result.steps == 5
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
@@ -83,6 +83,7 @@ counts = st.tuples(st.integers(1, 6), st.integers(1, 6))
 
 @settings(max_examples=12)
 @given(counts, st.lists(counts, min_size=1, max_size=3), st.sampled_from([None, 4, 12]))
+@example((6, 6), [(1, 1), (2, 1)], 4)  # none holds
 def test_the_winner_holds_keeps_the_limits_and_nothing_can_go_from_it(
     needed: tuple[int, int], starts: list[tuple[int, int]], gpus: int | None
 ) -> None:
@@ -94,7 +95,8 @@ def test_the_winner_holds_keeps_the_limits_and_nothing_can_go_from_it(
     assert all(allowed(instance, verdict.fleet) for verdict in bench.verdicts.values())
     if result.winner is None:
         assert not any(verdict.held for verdict in bench.verdicts.values())
-        assert result.nearest is not None or not fleets
+        distances = [verdict.distance for verdict in bench.verdicts.values()]
+        assert ([result.nearest.distance] if result.nearest else []) == sorted(distances)[:1]
         return
     assert replicas(result.winner.fleet) == needed
     assert not any(verdict.held for _, verdict in result.one_less)

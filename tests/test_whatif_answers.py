@@ -50,6 +50,7 @@ def test_a_scenario_costs_what_optimize_says_and_its_bound_is_the_floor(changes:
     assert (best.cost, best.pools) == (plan.cost_usd_per_hour, tuple(plan.alternatives[0].pools))
     shown = answer_of_plan(plan)
     assert (shown.cost, shown.pools, dict(shown.gpus)) == (best.cost, best.pools, dict(best.gpus))
+    assert (shown.bound, shown.gap) == pytest.approx((best.bound, best.gap), rel=2e-3, abs=2e-3)
     assert best.goodput >= problem.workload.request_rate
     assert best.goodput == pytest.approx(plan.goodput_rps, rel=2e-3)
     assert best.bound == pytest.approx(plan.floor_usd_per_hour, rel=2e-3)

@@ -136,13 +136,10 @@ def test_break_even_prices_are_those_of_a_fleet_that_simulation_did_not_refute(t
 
 
 def test_what_cannot_be_simulated_along_a_lever_says_what_can(tight: Problem) -> None:
-    for key, bounds, frontier_words in (("rate", (17.0, 18.0), True), ("osl_scale", (0.99, 1.01), False)):
-        shown = text(break_even_document(break_even(tight, key, bounds), simulable=False))
-        assert (
-            f"Not simulated: --verify is for fleets along a price, not along {key}. --simulate simulates each" in shown
-        )
-        assert "pdplan optimize simulates the fleet of the file as it stands." in shown
-        assert (f"pdplan frontier --over {key} shows how far each meets the SLO." in shown) == frontier_words
+    shown = text(break_even_document(break_even(tight, "rate", (17.0, 18.0)), simulable=False))
+    assert "Not simulated: --verify is for fleets along a price, not along rate. --simulate simulates each" in shown
+    assert "pdplan optimize simulates the fleet of the file as it stands." in shown
+    assert "pdplan frontier --over rate shows how far each meets the SLO." in shown
 
 
 # --- sweeps ---------------------------------------------------------------------------------------------------------
