@@ -184,7 +184,7 @@ class SimulatedPool:
     tier: SimulatedTier = field(default_factory=SimulatedTier)
 
 
-def runs_alike(pool: SimulatedPool, other: SimulatedPool, uses: Sequence[EngineUse]) -> bool:
+def runs_alike(pool: SimulatedPool, twin: SimulatedPool, uses: Sequence[EngineUse]) -> bool:
     """Whether two pools that differ in limits alone run alike, as no step reaches a limit in which they differ.
 
     uses: of the engines of one of them. A limit that is never reached refuses nobody, cuts no chunk and preempts
@@ -192,15 +192,15 @@ def runs_alike(pool: SimulatedPool, other: SimulatedPool, uses: Sequence[EngineU
     that step times differ by rounding alone. False where a run does not show how near a limit is: whole prompts that
     are refused, KV memory that is promised, what a decode engine that pulls lets in.
     """
-    both = pool.limits, other.limits
-    if both[0] == both[1]:
+    limits = pool.limits, twin.limits
+    if limits[0] == limits[1]:
         return True
     policy = pool.policy
     if not policy.chunked or policy.reserve_output > 0.0 or (policy.pulls and pool.role is Role.DECODE):
         return False
-    budget = min(min(limits.max_num_batched_tokens, limits.long_prefill_threshold) for limits in both)
-    seats = [limits.max_num_seqs // pool.pipeline for limits in both]
-    blocks = min(limits.kv_blocks for limits in both)
+    budget = min(min(row.max_num_batched_tokens, row.long_prefill_threshold) for row in limits)
+    seats = [row.max_num_seqs // pool.pipeline for row in limits]
+    blocks = min(row.kv_blocks for row in limits)
     return all(
         use.peak_tokens * APART < budget
         and (seats[0] == seats[1] or use.peak_running * APART < min(seats))

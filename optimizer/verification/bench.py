@@ -276,7 +276,7 @@ class Bench:
 
     seed: of the first run; requests: of a full run of the whole fleet; volume: multiple of the demand; late: whether no
     more runs are to be made. Kept are the verdicts on all fleets and, by `Slice.key`, on what was simulated of them,
-    trials at other rates, and step times. missed: what missed, by what of it was simulated but its limits, with the
+    trials at other rates, and step times. misses: what missed, by what of it was simulated but its limits, with the
     counters of its engines.
     """
 
@@ -289,7 +289,7 @@ class Bench:
     slices: dict[tuple[Key, int], Verdict] = field(default_factory=dict)
     trials: dict[Key, Trials] = field(default_factory=dict)
     steps: dict[PoolKey, GridSteps] = field(default_factory=dict)
-    missed: dict[object, list[tuple[Verdict, list[EngineUse]]]] = field(default_factory=dict)
+    misses: dict[object, list[tuple[Verdict, list[EngineUse]]]] = field(default_factory=dict)
 
     # --- verdicts
 
@@ -324,14 +324,14 @@ class Bench:
         verdict = self.verdict_under_strain(fleet, portion, judgement, 0, held=is_proven)
         if not is_proven:
             uses = [use for run in judgement.runs for use in run.result.engines]
-            self.missed.setdefault(portion.without_limits, []).append((verdict, uses))
+            self.misses.setdefault(portion.without_limits, []).append((verdict, uses))
         return verdict
 
     def _verdict_alike(self, portion: Slice) -> Verdict | None:
         """The verdict on a fleet that missed and differs only in limits that no step reached (`runs_alike`), if any."""
         if self.instance.flows.reuse is not None:  # what is cached depends on the KV memory
             return None
-        for verdict, uses in self.missed.get(portion.without_limits, ()):
+        for verdict, uses in self.misses.get(portion.without_limits, ()):
             pools = enumerate(zip(verdict.judgement.engines, portion.engines, strict=True))
             if all(runs_alike(*pair, [use for use in uses if use.pool == number]) for number, pair in pools):
                 return replace(verdict, judgement=replace(verdict.judgement, engines=portion.engines))
