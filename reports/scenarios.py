@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -232,7 +233,7 @@ def break_even_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
         gpu_phrase = "a GPU to rent (what owned ones cost was not moved)" if owns_gpus else "a GPU"
         return f"By formula no price of {gpu_phrase}, from a quarter to four times as much, changes the cheapest fleet"
     row, at, piece = min(rows, key=lambda item: abs(item[1] / item[0].usd_per_gpu_hour - 1.0))
-    away, own = at / row.usd_per_gpu_hour - 1.0, plan.cost_usd_per_hour
+    away = at / row.usd_per_gpu_hour - 1.0
     change = (
         f"{'above' if away >= 0 else 'below'} {hourly(at)} per {clean(row.accelerator, 24)} ({signed_percent(away)})"
     )
@@ -240,9 +241,14 @@ def break_even_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     fleet = "the recommended fleet" if is_own_fleet else fleet_line(piece.pools)
     takes_over = f"{fleet} becomes cheaper" if piece.pools else "no fleet fits the budget"
     here = piece_here(row)
-    if here is None or _alike(own_pools(plan), here.pools) or hourly(own) == hourly(sensitivity.usd_per_hour):
+    if here is None or _gpus(here.pools) == plan.gpus:  # so both cost the same at any price
         return f"Break-even by formula: {change}, {takes_over}"
     return f"By formula the cheapest fleet is {fleet_line(here.pools)}; {change}, {takes_over}"
+
+
+def _gpus(pools: Sequence[EnginePool]) -> Counter[str]:
+    """GPUs by accelerator."""
+    return sum((Counter({pool.accelerator: pool.gpus}) for pool in pools), Counter[str]())
 
 
 def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from itertools import product
+from itertools import accumulate, product
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -490,8 +490,10 @@ def changed(inputs: Mapping[str, Any], changes: Mapping[str, Any]) -> Inputs:
                 if result["engine"] not in engines:
                     result["engine"] = engines[0]  # inputs state one though the file may not
         else:
-            near = difflib.get_close_matches(key, [*LEVERS, *nested_keys(inputs)], n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            paths = [path for inner in nested_keys(inputs) for path in accumulate(inner.split("."), "{}.{}".format)]
+            names = {path.rpartition(".")[2]: path for path in paths} | {path: path for path in (*paths, *LEVERS)}
+            near = difflib.get_close_matches(key, names, n=1) or difflib.get_close_matches(head, names, n=1)
+            hint = f"; did you mean {names[near[0]]}?" if near else ""
             sentence = f"{shortened(key)} is not a value of the workload file{hint}; levers: {name_list(LEVERS)}"
             raise InputError(sentence)
     return result

@@ -266,7 +266,7 @@ def sensitivity(
             break
         (progress or silent)(f"varying {lever.key}", number / len(moved_levers))
         with suppress(InputError):
-            low, high = (_moved(problem, lever, end, fleets) for end in (lever.low, lever.high))
+            low, high = (_at_value(problem, lever, end, fleets) for end in (lever.low, lever.high))
             rows.append(replace(lever, answers=(here, low, high)))
     break_evens, known_misses = [], [] if plan is None else list(_refuted(problem, plan))
     along_prices = [best.case for row in rows if row.key.startswith("price.") for best in row.answers]
@@ -290,7 +290,7 @@ def kind_of(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
     return frozenset(pool.engine for pool in pools)
 
 
-def _moved(problem: Problem, lever: MovedLever, value: float, fleets: Sequence[Case]) -> Answer:
+def _at_value(problem: Problem, lever: MovedLever, value: float, fleets: Sequence[Case]) -> Answer:
     """The answer with a lever at a value; fleets: as of `answer`."""
     return answer(problem, ScenarioEffort.FULL, changes={lever.key: value}, fleets=fleets)
 
@@ -309,7 +309,7 @@ def _flips(problem: Problem, lever: MovedLever, fleets: Sequence[Case]) -> list[
             continue
         for _ in range(HALVINGS):
             middle = (inside + beyond) / 2.0
-            there = _moved(problem, lever, middle, fleets)
+            there = _at_value(problem, lever, middle, fleets)
             if kind_of(there.pools) == own:
                 inside = middle
             else:

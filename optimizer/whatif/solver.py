@@ -239,10 +239,10 @@ def fleet_under(
 def _or_fleet(problem: Problem, best: Answer, fleets: Sequence[Case]) -> Answer:
     """The answer, or a fleet that costs less, is within the limits and holds here too, by formula."""
     floor, demand = best.bound, demand_of(problem)
-    for other in fleets:
-        routes = [pool.route for pool in other.fleet.pools]
+    for rival in fleets:
+        routes = [pool.route for pool in rival.fleet.pools]
         with suppress(InputError):
-            case = fleet_under(demand, engine_pools(other.instance, other.fleet), routes)
+            case = fleet_under(demand, engine_pools(rival.instance, rival.fleet), routes)
             here = replace(case.instance, problem=problem)
             is_cheaper = best.cost is None or fleet_cost(here, case.fleet) < best.cost * (1.0 - ROUNDING)
             is_possible = is_cheaper and valid(here, case.fleet) and can_hand_over(here, case.fleet)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.errors import InputError, shown
+from costmodel.words import join_words
 from pdplan.console import Console
 from pdplan.files import Decorator, Output, problem_options
 from pdplan.options import PATH, Choice, Whole, share_within, verify_option
@@ -169,8 +170,10 @@ def check_questions(options: Mapping[str, Any], table: str, *, sweeps: bool) -> 
         raise InputError(f"{table} is for the rows of a sweep or of --chunk; state --vary or --scenario with it")
     if options["between"] is not None and not key:
         raise InputError("--between is the range of --break-even, which is not stated")
-    if options["address"] is not None and not sweeps:
-        raise InputError("--address is for a sweep; state --vary or --scenario")
+    idle_options = [f"--{name}" for name in ("jobs", "resume", "address") if options[name] is not None and not sweeps]
+    if idle_options:
+        verb = "is" if len(idle_options) == 1 else "are"
+        raise InputError(f"{join_words(idle_options)} {verb} for a sweep; state --vary or --scenario")
 
 
 # --- questions about the best fleet ---------------------------------------------------------------------------------
