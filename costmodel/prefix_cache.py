@@ -295,8 +295,8 @@ def tier_reads(
     >>> def reads(seconds: float) -> TierReads:
     ...     times = {"seconds": np.array([seconds]), "computing": np.array([2.0])}
     ...     return tier_reads(memory, tier, np.array([1.0]), readers=1.0, **times)
-    >>> [round(float(reads(seconds).chance[0]), 2) for seconds in (0.1, 1.0, 1.9, 2.1)]
-    [0.6, 0.49, 0.29, 0.0]
+    >>> [[round(float(part[0]), 2) for part in (read.chance, read.seconds)] for read in map(reads, (0.1, 1, 1.9, 2.1))]
+    [[0.6, 0.1], [0.49, 1.16], [0.29, 1.9], [0.0, 2.1]]
     """
     worth = np.where(seconds < computing, np.maximum(tier.chance - memory.chance, 0.0), 0.0)
     load = rate * worth * seconds / readers

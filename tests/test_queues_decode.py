@@ -46,6 +46,7 @@ def test_very_many_engines_vary_by_their_prompts_alone() -> None:
     many = mixed(engines=1e6, sent=0.0)
     jobs = 0.6 * np.array([0.05, 0.15]) - 0.4 * 0.02
     assert work_dispersion(many) == pytest.approx((jobs**2).mean() / many.second, rel=1e-3)
+    assert work_dispersion(mixed(arrival_scv=4.0)) == pytest.approx(1.0 + 3.0 * 0.1**2 / 0.0125)  # bursts at one
 
 
 def test_random_arrivals_bring_a_compound_poisson_count_of_prompts() -> None:
