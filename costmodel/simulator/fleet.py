@@ -198,14 +198,14 @@ def runs_alike(pool: SimulatedPool, twin: SimulatedPool, uses: Sequence[EngineUs
     policy = pool.policy
     if not policy.chunked or policy.reserve_output > 0.0 or (policy.pulls and pool.role is Role.DECODE):
         return False
-    budget = min(min(row.max_num_batched_tokens, row.long_prefill_threshold) for row in limits)
+    budgets = [min(row.max_num_batched_tokens, row.long_prefill_threshold) for row in limits]
+    is_node = budgets[0] == budgets[1] and budgets[0].bit_count() == 1  # every grid has the powers of two
     seats = [row.max_num_seqs // pool.pipeline for row in limits]
-    blocks = min(row.kv_blocks for row in limits)
+    blocks = [row.kv_blocks for row in limits]
     return all(
-        use.peak_tokens * APART < budget
+        (is_node or use.peak_tokens * APART < min(budgets))
         and (seats[0] == seats[1] or use.peak_running * APART < min(seats))
-        and 2 * use.peak_blocks < blocks
-        and not use.rejected
+        and (blocks[0] == blocks[1] or (2 * use.peak_blocks < min(blocks) and not use.rejected))
         for use in uses
     )
 
