@@ -64,7 +64,7 @@ FRONT = Bounds(2, 10_000)
     help="quick: by formula only; standard: confirmed by simulation; thorough: also tuned by simulation.",
 )
 @click.option(
-    "--sensitivity", is_flag=True, help="Also vary rate, lengths, SLOs, links and step times; takes about 20 s."
+    "--sensitivity", is_flag=True, help="Also vary rate, lengths, SLOs, links and step times; takes one minute or two."
 )
 @click.option(
     "--front",
