@@ -201,11 +201,12 @@ def runs_alike(pool: SimulatedPool, twin: SimulatedPool, uses: Sequence[EngineUs
     budgets = [min(row.max_num_batched_tokens, row.long_prefill_threshold) for row in limits]
     is_node = budgets[0] == budgets[1] and budgets[0].bit_count() == 1  # every grid has the powers of two
     seats = [row.max_num_seqs // pool.pipeline for row in limits]
-    blocks = [row.kv_blocks for row in limits]
+    blocks = min(row.kv_blocks for row in limits)
     return all(
         (is_node or use.peak_tokens * APART < min(budgets))
         and (seats[0] == seats[1] or use.peak_running * APART < min(seats))
-        and (blocks[0] == blocks[1] or (2 * use.peak_blocks < min(blocks) and not use.rejected))
+        and 2 * use.peak_blocks < blocks
+        and not use.rejected
         for use in uses
     )
 
