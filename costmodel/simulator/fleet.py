@@ -198,12 +198,11 @@ def runs_alike(pool: SimulatedPool, twin: SimulatedPool, uses: Sequence[EngineUs
     policy = pool.policy
     if not policy.chunked or policy.reserve_output > 0.0 or (policy.pulls and pool.role is Role.DECODE):
         return False
-    budgets = [min(row.max_num_batched_tokens, row.long_prefill_threshold) for row in limits]
-    is_node = budgets[0] == budgets[1] and budgets[0].bit_count() == 1  # every grid has the powers of two
+    budget = min(min(row.max_num_batched_tokens, row.long_prefill_threshold) for row in limits)
     seats = [row.max_num_seqs // pool.pipeline for row in limits]
     blocks = min(row.kv_blocks for row in limits)
     return all(
-        (is_node or use.peak_tokens * APART < min(budgets))
+        use.peak_tokens * APART < budget
         and (seats[0] == seats[1] or use.peak_running * APART < min(seats))
         and 2 * use.peak_blocks < blocks
         and not use.rejected
