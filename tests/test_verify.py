@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from itertools import permutations, product
 from typing import Any
 
 import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from costmodel.simulator.fleet import runs_alike
 from costmodel.simulator.metrics import Overload
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.effort import Brake, Effort, Level
@@ -23,12 +21,12 @@ from optimizer.recommend.search import FormulaResult, Rival, most_confirmed
 from optimizer.search.search import evaluated
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench, Verdict, run_length
-from optimizer.verification.judge import MOST_JUDGED, Goodput, Judgement, Run
+from optimizer.verification.judge import MOST_JUDGED, Goodput, Judgement
 from optimizer.verification.simulated_plan import judge
 from optimizer.verification.verify import smaller_limits
 from search_spaces.problem import Constraints, Problem
-from tests.optimizer_cases import judged_class, limit, problem, slo, space, workload
-from tests.small_fleets import apart, each_of, replicas, small
+from tests.optimizer_cases import judged_class, problem, space, workload
+from tests.small_fleets import apart, replicas, small
 
 pytestmark = pytest.mark.usefixtures("short_runs")
 
@@ -95,44 +93,6 @@ def test_most_goodput_has_the_largest_batch_limit_that_comes_out_of_a_crowd(monk
     assert bench.volume == 1.5
     assert result.winner is not None
     assert result.winner.fleet == Fleet((prefill, replace(decode, seqs=limits[-3])))
-
-
-def test_limits_that_no_step_reaches_change_no_record_and_need_no_run() -> None:
-    sizes = space(tensor_parallel=(1,), max_num_seqs=(4, 64, 128), max_num_batched_tokens=(512, 16384))
-    instance = small(8.0, space=sizes)
-    bench = Bench(instance, 0, 300)
-    fleets = [
-        Fleet((replace(each_of(instance, [Role.COLOCATED]).pools[0], seqs=limit(instance, place), chunk=chunk),))
-        for place, chunk in product(range(3), range(2))
-    ]
-    parts = [bench.part(fleet) for fleet in fleets]
-    runs = [Run.of(part.drawn(300, 0), part.engines) for part in parts]
-    alike = [
-        (first, second)
-        for (own, first), (other, second) in permutations(zip(parts, runs, strict=True), 2)
-        if runs_alike(own.engines[0], other.engines[0], first.result.engines)
-    ]
-    assert 2 <= len(alike) < len(runs) * (len(runs) - 1)
-    for first, second in alike:
-        for name in ("prompt_start", "first", "finish"):
-            np.testing.assert_allclose(getattr(first.result, name), getattr(second.result, name), rtol=1e-12)
-
-
-def test_a_fleet_that_ran_as_another_gets_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = space(tensor_parallel=(1,), max_num_seqs=(128, 256), max_num_batched_tokens=(16384, 32768))
-    instance, looks = small(8.0, space=sizes, slos=(slo(ttft=0.01),)), list[Fleet]()
-    own = Bench._verdict_by_runs
-    monkeypatch.setattr(Bench, "_verdict_by_runs", lambda self, *args: looks.append(args[0]) or own(self, *args))
-    bench, pool = Bench(instance, 0, 300), each_of(instance, [Role.COLOCATED]).pools[0]
-    first, second = (bench.verdict(Fleet((replace(pool, chunk=chunk),))) for chunk in (0, 1))
-    assert len(looks) == 1
-    assert not first.held
-    assert (first.judgement.classes, first.tail, first.blamed) == (
-        second.judgement.classes,
-        second.tail,
-        second.blamed,
-    )
-    assert second.judgement.engines[0].limits.max_num_batched_tokens == 32768
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Protocol
@@ -139,10 +139,6 @@ class Limits:
     decode_tokens: int = 1
 
 
-APART = 1.25
-"""Nodes of step times in tokens or requests are less than this factor apart (`steps.nodes_to`) [1]."""
-
-
 @dataclass(frozen=True, slots=True)
 class SimulatedTier:
     """KV below the memory of GPUs (`costmodel.prefix_cache.CacheTier`).
@@ -184,32 +180,6 @@ class SimulatedPool:
     tier: SimulatedTier = field(default_factory=SimulatedTier)
 
 
-def runs_alike(pool: SimulatedPool, twin: SimulatedPool, uses: Sequence[EngineUse]) -> bool:
-    """Whether two pools that differ in limits alone run alike, as no step reaches a limit in which they differ.
-
-    uses: of the engines of one of them. A limit that is never reached refuses nobody, cuts no chunk and preempts
-    nobody. The grids of step times end a little beyond the limits; up to the peaks they have the same nodes (APART), so
-    that step times differ by rounding alone. False where a run does not show how near a limit is: whole prompts that
-    are refused, KV memory that is promised, what a decode engine that pulls lets in.
-    """
-    limits = pool.limits, twin.limits
-    if limits[0] == limits[1]:
-        return True
-    policy = pool.policy
-    if not policy.chunked or policy.reserve_output > 0.0 or (policy.pulls and pool.role is Role.DECODE):
-        return False
-    budget = min(min(row.max_num_batched_tokens, row.long_prefill_threshold) for row in limits)
-    seats = [row.max_num_seqs // pool.pipeline for row in limits]
-    blocks = min(row.kv_blocks for row in limits)
-    return all(
-        use.peak_tokens * APART < budget
-        and (seats[0] == seats[1] or use.peak_running * APART < min(seats))
-        and 2 * use.peak_blocks < blocks
-        and not use.rejected
-        for use in uses
-    )
-
-
 SimulatedFleet = tuple[SimulatedPool, ...]
 """Pools; the trace says which of them serve a request."""
 
@@ -220,8 +190,7 @@ class EngineUse:
 
     pool: index of its pool; work: the least that its steps need (none where step times come without a roofline);
     content: what all of its steps held, padding too; rejected: requests that could never be held; peak_blocks,
-    peak_running, peak_tokens: highest seen, of a lane, of a step; busy: lanes' time in steps [s]; kv_block_seconds: KV
-    blocks in use x time [block s].
+    peak_running: highest seen; busy: lanes' time in steps [s]; kv_block_seconds: KV blocks in use x time [block s].
     """
 
     pool: int
@@ -231,7 +200,6 @@ class EngineUse:
     rejected: int = 0
     peak_blocks: int = 0
     peak_running: int = 0
-    peak_tokens: int = 0
     busy: float = 0.0
     kv_block_seconds: float = 0.0
 

@@ -438,7 +438,6 @@ def account(w: World, lane: Lane, engine: Engine, t: float, grown: int) -> None:
         use.kv_block_seconds += grown_block_seconds(w, lane, steps)
     use.peak_blocks = max(use.peak_blocks, engine.blocks - engine.free + grown)
     use.peak_running = max(use.peak_running, lane.decodes + lane.prompts)
-    use.peak_tokens = max(use.peak_tokens, content.tokens + (lane.limits.decode_tokens - 1) * batch)
     use.busy += t - lane.start
     total = use.content
     total.steps += steps

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from costmodel.engine import Role
-from costmodel.simulator.fleet import EngineUse, Router, SimulatedFleet, runs_alike
+from costmodel.simulator.fleet import Router, SimulatedFleet
 from costmodel.simulator.metrics import BATCHES, GROWTH, TAIL, WARM_UP
 from costmodel.simulator.steps import GridSteps
 from costmodel.units import SECONDS_PER_HOUR
@@ -161,12 +161,6 @@ class Slice:
         return fleet_key(self.fleet), self.parts
 
     @property
-    def without_limits(self) -> object:
-        """The same for slices that differ in the limits of their engines alone, and run as long."""
-        engines = Fleet(tuple(replace(pool, seqs=0, chunk=0) for pool in self.fleet.pools))
-        return fleet_key(engines), self.parts, self.full
-
-    @property
     def full(self) -> int:
         """Requests of a full run: long against the memory of its queues and batches, up to MOST_REQUESTS."""
         return full_length(self.instance, self.fleet, self.requests, self.volume)
@@ -276,8 +270,7 @@ class Bench:
 
     seed: of the first run; requests: of a full run of the whole fleet; volume: multiple of the demand; late: whether no
     more runs are to be made. Kept are the verdicts on all fleets and, by `Slice.key`, on what was simulated of them,
-    trials at other rates, and step times. misses: what missed, by what of it was simulated but its limits, with the
-    counters of its engines.
+    trials at other rates, and step times.
     """
 
     instance: Instance
@@ -289,7 +282,6 @@ class Bench:
     slices: dict[tuple[Key, int], Verdict] = field(default_factory=dict)
     trials: dict[Key, Trials] = field(default_factory=dict)
     steps: dict[PoolKey, GridSteps] = field(default_factory=dict)
-    misses: dict[object, list[tuple[Verdict, list[EngineUse]]]] = field(default_factory=dict)
 
     # --- verdicts
 
@@ -315,27 +307,10 @@ class Bench:
     def _judge(self, fleet: Fleet) -> Verdict:
         portion = self.part(fleet)
         if portion.key not in self.slices:
-            self.slices[portion.key] = self._verdict_alike(portion) or self._verdict_by_runs(fleet, portion)
+            judgement = portion.until_decided(self.late)
+            is_proven = judgement.proven and len(judgement.runs) >= LEAST_RUNS
+            self.slices[portion.key] = self.verdict_under_strain(fleet, portion, judgement, 0, held=is_proven)
         return replace(self.slices[portion.key], fleet=fleet, cost=fleet_cost(self.instance, fleet))
-
-    def _verdict_by_runs(self, fleet: Fleet, portion: Slice) -> Verdict:
-        judgement = portion.until_decided(self.late)
-        is_proven = judgement.proven and len(judgement.runs) >= LEAST_RUNS
-        verdict = self.verdict_under_strain(fleet, portion, judgement, 0, held=is_proven)
-        if not is_proven:
-            uses = [use for run in judgement.runs for use in run.result.engines]
-            self.misses.setdefault(portion.without_limits, []).append((verdict, uses))
-        return verdict
-
-    def _verdict_alike(self, portion: Slice) -> Verdict | None:
-        """The verdict on a fleet that missed and differs only in limits that no step reached (`runs_alike`), if any."""
-        if self.instance.flows.reuse is not None:  # what is cached depends on the KV memory
-            return None
-        for verdict, uses in self.misses.get(portion.without_limits, ()):
-            pools = enumerate(zip(verdict.judgement.engines, portion.engines, strict=True))
-            if all(runs_alike(*pair, [use for use in uses if use.pool == number]) for number, pair in pools):
-                return replace(verdict, judgement=replace(verdict.judgement, engines=portion.engines))
-        return None
 
     def verdict_under_strain(
         self, fleet: Fleet, portion: Slice, judgement: Judgement, first: int, *, held: bool, number: int = 0
