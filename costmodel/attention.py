@@ -212,7 +212,7 @@ class LatentAttention(TokenMixer):
         )
 
 
-OVERLAPPING = 4
+OVERLAP_RATIO = 4
 """Tokens per latent whose windows overlap (`Compressor` of DeepSeek-V4) [token]."""
 
 
@@ -270,10 +270,11 @@ class CompressedAttention(TokenMixer):
         """Query, latent and output projections, the compressor, and the indexer with a compressor of its own."""
         width, apart = self.heads * self.head_dim, Sharding.REPLICATED
         outputs = self.output_groups * self.output_rank
-        overlap = 2 if self.ratio == OVERLAPPING else 1
+        overlap = 2 if self.ratio == OVERLAP_RATIO else 1
         compresses = self.ratio and not self.reads_earlier_kv
-        compressor_width = min(self.ratio, 2) * overlap * self.head_dim if compresses else 0  # one token needs no gate
-        index_key = (4 * self.index_dim if compresses else 0) + self.index_heads if self.index_heads else 0
+        vectors = min(self.ratio, 2) * overlap if compresses else 0  # values and gates; one token needs no gate
+        compressor_width = vectors * self.head_dim
+        index_key = vectors * self.index_dim + self.index_heads if self.index_heads else 0
         return nonempty(
             Matrix("q_a", self.hidden, self.query_rank, apart, Part.ATTENTION),
             Matrix("q_b", self.query_rank, width, Sharding.COLUMN, Part.ATTENTION),

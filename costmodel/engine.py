@@ -192,6 +192,7 @@ class EngineConfig:
     memory: what the serving engine needs beside weights and KV cache.
     memory_fraction: the engine's own setting, a share of what `memory.fraction_of` says [1].
     speculation: None where no tokens are drafted.
+    whole_prompts: whether all tokens of a prompt pass every layer, also layers with a `tail` (`LayerGroup`).
     """
 
     accelerator: Accelerator
@@ -205,6 +206,7 @@ class EngineConfig:
     memory: EngineMemory
     memory_fraction: float = 0.9
     speculation: Speculation | None = None
+    whole_prompts: bool = False
 
     @property
     def gpus(self) -> int:

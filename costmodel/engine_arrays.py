@@ -129,6 +129,7 @@ class EngineArrays:
     peak, bandwidth: the vendor's figures, for MFU and MBU [FLOP/s, byte/s]; overhead, conditions: of all engines;
     expert_largest: expected largest of as many standard normals as there are expert-parallel ranks [1];
     drafted: tokens drafted for each request and step [1]; tokens_per_step: tokens that a step makes of each [1];
+    tails: 1 where layers with a `tail` pass only the end of a prompt, 0 where all of it (`EngineConfig.whole_prompts`);
     draft: the layer that drafts, of those engines that have one (`costmodel.engine.Speculation`).
     """
 
@@ -154,6 +155,7 @@ class EngineArrays:
     expert_largest: FloatArray
     drafted: FloatArray
     tokens_per_step: FloatArray
+    tails: FloatArray
     overhead: EngineOverhead
     conditions: Conditions
     draft: LayerGroup | None = None
@@ -249,6 +251,7 @@ def engine_arrays(
         expert_largest=_column([largest_of(split.expert) for split in splits]),
         drafted=_column([config.drafted for config in configs]),
         tokens_per_step=_column([config.tokens_per_step for config in configs]),
+        tails=_column([not config.whole_prompts for config in configs]),
         overhead=overhead,
         conditions=conditions,
         draft=None if draft is None else draft_layer(model, draft),

@@ -181,9 +181,9 @@ class _Pass(NamedTuple):
     queries: FloatArray | float = 1.0
 
 
-def _tail_pass(whole: _Pass, load: StepLoad, group: LayerGroup) -> _Pass:
-    """The same through layers that only the last tokens of each prompt pass (`LayerGroup.tail`)."""
-    skip = whole.new - group.tail_of(whole.new)
+def _tail_pass(engines: EngineArrays, whole: _Pass, load: StepLoad, group: LayerGroup) -> _Pass:
+    """The same through layers that only the last tokens of prompts pass (`LayerGroup.tail`), where engines do so."""
+    skip = engines.tails * (whole.new - group.tail_of(whole.new))
     return whole._replace(
         tokens=whole.tokens - whole.prompts * skip,
         everything=whole.everything - load.prefill_requests * skip,
@@ -208,7 +208,7 @@ def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> Step
     state = _state_bytes(model, whole.tokens)
     communication = all_reduce_time(engines, state) + send_time(engines, state)  # the embedding, and between stages
     passes: list[tuple[LayerGroup, _Pass, int | FloatArray]] = [
-        (group, _tail_pass(whole, load, group) if group.tail else whole, group.count) for group in model.layers
+        (group, _tail_pass(engines, whole, load, group) if group.tail else whole, group.count) for group in model.layers
     ]
     if engines.draft is not None:
         prompt_pass = _Pass(prompts, nothing, prompt_tokens, load.tokens - load.decode_requests, *lengths)

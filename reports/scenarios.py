@@ -220,7 +220,8 @@ def piece_here(row: BreakEven) -> PricePiece | None:
 def break_even_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     """Say at which price of a GPU another fleet takes over first.
 
-    What changes is the cheapest fleet by formula, which is named where the recommended one costs more.
+    What changes is the cheapest fleet by formula, which is named unless it has the same GPUs as the
+    recommended one.
     """
     rows = [
         (row, below.high, above if piece_here(row) == below else below)
@@ -241,7 +242,7 @@ def break_even_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     fleet = "the recommended fleet" if is_own_fleet else fleet_line(piece.pools)
     takes_over = f"{fleet} becomes cheaper" if piece.pools else "no fleet fits the budget"
     here = piece_here(row)
-    if here is None or _gpus(here.pools) == plan.gpus:  # so both cost the same at any price
+    if here is None or _gpus(here.pools) == plan.gpus:  # the same GPUs cost the same unless whole nodes are billed
         return f"Break-even by formula: {change}, {takes_over}"
     return f"By formula the cheapest fleet is {fleet_line(here.pools)}; {change}, {takes_over}"
 
@@ -262,7 +263,7 @@ def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:
 def base_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     """Say which fleets the section's costs are of, and how the recommended one stands to them."""
     own, base = hourly(plan.cost_usd_per_hour), hourly(sensitivity.usd_per_hour)
-    opening = f"One lever moves at a time, by formula. Costs are of the cheapest fleet, now {base}"
+    opening = f"One lever moves at a time, by formula. Costs are those of the cheapest fleet, now {base}"
     if _alike(own_pools(plan), sensitivity.pools):
         return f"{opening}, the recommended one."
     simulated_fleets = [] if plan.simulation is None else plan.simulation.others

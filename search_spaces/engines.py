@@ -47,7 +47,9 @@ class EngineSupport:
     unshared_drafts: methods by which it does not draft with data-parallel attention; cache_quantizers: tools whose
     checkpoints, where they state an FP8 KV cache, get one unless the command line states another; no_wider_cache:
     whether it cannot even then; block_tokens: of a KV block, also of latent and of compressed attention, 0: as of any
-    other [token]; state_bits: of an element of linear attention's state where no config states it [bit].
+    other [token]; tails, shared_tails: whether it computes only the end of a prompt where nothing reads the rest
+    (`LayerGroup.tail`), without and with data-parallel attention; state_bits: of an element of linear attention's state
+    where no config states it [bit].
     """
 
     weight_only: Mapping[str, frozenset[str]]
@@ -60,6 +62,8 @@ class EngineSupport:
     eight_bit_compressed: bool = False
     staged_drafts_since: str = ""
     unshared_drafts: frozenset[Draft] = frozenset()
+    tails: bool = False
+    shared_tails: bool = False
     cache_quantizers: frozenset[str] = frozenset()
     no_wider_cache: bool = False
 

@@ -276,6 +276,7 @@ def speculation_of(problem: Problem, tokens: int) -> Speculation | None:
 
 def engine_config(problem: Problem, shape: Shape, role: Role, seqs: int, chunk: int) -> EngineConfig:
     """The engine config of a shape with its scheduler limits filled in."""
+    support = SUPPORT[problem.engine]
     return EngineConfig(
         accelerator=problem.offers[shape.offer].accelerator,
         role=role,
@@ -288,6 +289,7 @@ def engine_config(problem: Problem, shape: Shape, role: Role, seqs: int, chunk: 
         memory=load_engine_memory(problem.engine),
         memory_fraction=problem.memory_fraction,
         speculation=speculation_of(problem, shape.speculative_tokens),
+        whole_prompts=not (support.shared_tails if shape.parallelism.data > 1 else support.tails),
     )
 
 

@@ -197,7 +197,10 @@ def _adapter_rank(fields: ConfigFields, hidden: int, layers: int) -> int:
 
 
 def _engram_rank(fields: ConfigFields) -> int:
-    """The same of Engram: the rows of a token, n for each of 2- to m-grams, to a value and a key for each stream."""
+    """The same of Engram: a token reads heads x (m - 1) rows of 2- to m-grams.
+
+    They are projected to a value and to a key for each stream: rows x width x (streams + 1) / 2.
+    """
     rows = fields.count("engram_n_heads") * (fields.count("engram_max_ngram_size") - 1)
     return rows * fields.count("engram_head_dim") * (fields.count("hc_mult") + 1) // 2
 

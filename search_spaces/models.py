@@ -25,10 +25,10 @@ from functools import cache, reduce
 from importlib import resources
 from operator import or_
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_type_hints
 
 import yaml
-from pydantic import Field, create_model
+from pydantic import Field, create_model, model_validator
 
 from costmodel.attention import Attention, CompressedAttention, LatentAttention, LinearAttention, Part, SoftmaxAttention
 from costmodel.engine import Draft, draft_layer
@@ -463,6 +463,13 @@ class ArchitectureFile(FileSection):
     """Where the figures come from."""
     layers: Annotated[list[LayersSection], Field(min_length=1)]
     """Groups of equal layers, first to last."""
+
+    @model_validator(mode="after")
+    def _one_tail(self) -> Self:
+        tails = sorted({section.tail for section in self.layers if section.tail})
+        if len(tails) > 1:
+            raise InputError(f"has layers with 'tail' {tails[0]} and {tails[1]}; all that have one need the same")
+        return self
 
     def transformer(self) -> Transformer:
         """The model that the file describes."""

@@ -206,9 +206,13 @@ class AcceleratorSection(FileSection):
 
     @classmethod
     def hint_for(cls, key: str) -> str:
-        """As of any section; no key has a digit, but the name of a GPU does."""
+        """As of any section; where a key looks like the name of a GPU, also how to state that."""
         hint = super().hint_for(key)
-        return f"a GPU's name is a value, as in [{{name: H100}}]; {hint}" if re.search("[0-9]", key) else hint
+        return (
+            f"a GPU's name is a value, as in [{{name: H100}}]; {hint}"
+            if re.fullmatch("[A-Za-z]+[ -]?[0-9][^_]*", key)
+            else hint
+        )
 
     name: Text
     """Name in the catalog (`pdplan gpus` lists them)."""

@@ -300,6 +300,8 @@ def test_layers_with_a_tail_compute_the_end_of_prompts_and_every_decode() -> Non
 
     for same in (StepLoad.decode(64, 9000), StepLoad.prefill(128, 3, 500)):
         assert total(model, config, same) == total(whole, config, same)
+    everywhere = replace(config, whole_prompts=True)
+    assert total(model, everywhere, StepLoad.prefill(30_000)) == total(whole, config, StepLoad.prefill(30_000))
     late = replace(whole, layers=tuple(replace(group, tail=0) for group in model.layers if group.tail))
     for tokens in (1000, 30_000):
         load, end = StepLoad.prefill(tokens, 2, 500), StepLoad.prefill(128, 2, 500 + tokens - 128)

@@ -178,7 +178,7 @@ def test_a_flip_lies_where_it_says(problem: Problem, found: Sensitivity) -> None
     assert flips
     for key, flip in flips:
         values = flip.same_at, flip.other_at
-        same, other = (answer(problem, ScenarioEffort.FULL, changes={key: value}) for value in values)
+        same, other = (answer(problem, changes={key: value}) for value in values)
         assert kind_of(same.pools) == kind_of(found.pools)
         assert kind_of(other.pools) != kind_of(found.pools)
         assert (list(other.pools), other.cost) == (flip.pools, flip.usd_per_hour)
@@ -204,6 +204,16 @@ def test_nothing_easier_costs_more_than_the_mixture_at_hand(mixed: Problem, leve
     value = next(row.value for row in levers(mixed) if row.key == lever) * (1.0 + EASIER[lever] * share)
     for effort, fleets in ((ScenarioEffort.FULL, []), (ScenarioEffort.SIMPLE, [own.case])):
         assert answer(mixed, effort, changes={lever: value}, fleets=fleets).cost <= own.cost * (1.0 + 1e-9)
+
+
+def test_a_fleet_at_hand_is_no_answer_where_its_roles_are_not_searched() -> None:
+    h100 = [{"name": "H100", "price": 3.0}]
+    long_prompts = small(10.0, 6000, 300, slo={"ttft": 1.0, "tpot": 0.012}, accelerators=h100)
+    own = answer(long_prompts, ScenarioEffort.FULL)
+    assert {pool.role for pool in own.pools} == {"prefill", "decode"}
+    best = answer(long_prompts, ScenarioEffort.FULL, changes={"search.roles": ["colocated"]})
+    assert {pool.role for pool in best.pools} == {"colocated"}
+    assert best.cost > own.cost
 
 
 def test_where_the_plan_mixes_gpus_prices_move_fleets_of_more_pools(mixed: Problem) -> None:

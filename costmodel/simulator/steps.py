@@ -148,6 +148,8 @@ def nodes_to(last: float, per_octave: int = PER_OCTAVE, fine: int = FINE) -> Flo
 
 def cost_steps(model: Transformer, config: EngineConfig, overhead: EngineOverhead) -> GridSteps:
     """Grids of one engine, up to its max_num_batched_tokens, max_num_seqs and max_model_len."""
+    if config.whole_prompts:
+        model = replace(model, layers=tuple(replace(group, tail=0) for group in model.layers))
     engine = engine_arrays(model, [config], overhead)
     ranks = float(config.parallelism.data)
     verified = float(config.verified)

@@ -354,18 +354,18 @@ def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, Search
     rate = result.instance.problem.workload.request_rate
     bench = make_bench(result.instance, result.volume, effort.brake.stopped)
     try:
-        fleet, goodput = _recovering(bench, result.fleet)
+        fleet, goodput = _with_limits_that_recover(bench, result.fleet)
         result = replace(result, rivals=(Rival((fleet,)), *result.rivals[1:]))
         return _confirmed_below(goodput.rate * bench.part(fleet).parts / rate, bench, result, effort)
     except OutOfTimeError:
         return bench, SearchResult(undecided=result.fleet)
 
 
-def _recovering(bench: Bench, fleet: Fleet) -> tuple[Fleet, Goodput]:
-    """The fleet, or it with smaller batch limits that serve more, and its goodput.
+def _with_limits_that_recover(bench: Bench, fleet: Fleet) -> tuple[Fleet, Goodput]:
+    """The fleet, or the same with smaller batch limits that serve more, and its goodput.
 
-    Where a crowd ends the goodput, from which the fleet does not recover, it gets the largest limits below with which
-    it meets its goals at that rate, if there are any; and so on.
+    If the fleet does not recover from a crowd just above its goodput, the pools to blame get the largest smaller batch
+    limits with which it meets its goals there; repeated while that helps.
     """
     tables, rate = bench.instance.tables, bench.instance.problem.workload.request_rate
     while True:

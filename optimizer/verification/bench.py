@@ -416,14 +416,17 @@ def chunks_of(instance: Instance, pool: FleetPool) -> list[int]:
 
 
 def valid(instance: Instance, fleet: Fleet) -> bool:
-    """Whether a fleet is within its limits and those of its engines: a step needs a token for each running request."""
-    tables = instance.tables
+    """Whether a fleet has roles that are searched, and is within its limits and those of its engines.
+
+    A step needs a token for each running request.
+    """
+    tables, roles = instance.tables, instance.problem.space.roles
 
     def fits(pool: FleetPool) -> bool:
         enough = pool.role is Role.DECODE or tables.chunks[pool.chunk] >= tables.seqs[pool.seqs]
         return bool(enough and tables.roomy[pool.shape, pool.seqs, pool.chunk])
 
-    return allowed(instance, fleet) and all(map(fits, fleet.pools))
+    return all(pool.role in roles and fits(pool) for pool in fleet.pools) and allowed(instance, fleet)
 
 
 # --- a crowd ----------------------------------------------------------------------------------------------------------

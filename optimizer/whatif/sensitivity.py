@@ -246,16 +246,21 @@ def sensitivity(
 ) -> Sensitivity | None:
     """How the least cost moves with prices and limits and, if complete, with everything else, by formula.
 
-    Prices are moved in milliseconds, other levers in a second or so each; a value that no workload file may state is
-    left out. None where no fleet holds, or for another goal than the least cost or pools for each class.
+    An end of a lever takes up to a second or two; a value that no workload file may state is left out. None where no
+    fleet holds, or for another goal than the least cost or pools for each class.
 
-    plan: its fleet is tried wherever a lever stands; brake: once it is pulled, the levers that are left are left out;
-    progress: called with a label and the share of the levers that is done.
+    plan: its fleet is tried wherever a lever stands, and where it is cheaper than any of one pool or two, fleets of
+    more pools are searched too; brake: once it is pulled, the levers that are left are left out; progress: called with
+    a label and the share of the levers that is done.
     """
     if not is_simple(problem):
         return None
     brake, fleets = brake or Brake(), [] if plan is None else list(_own_fleet(problem, plan))
-    own, here = None if plan is None else answer_of_plan(plan), answer(problem, ScenarioEffort.FULL, fleets=fleets)
+    own, simplest = None if plan is None else answer_of_plan(plan), answer(problem).cost
+    own_cost = None if own is None else own.cost
+    is_cheaper = own_cost is not None and (simplest is None or own_cost < simplest * (1.0 - ROUNDING))
+    effort = ScenarioEffort.FULL if is_cheaper else ScenarioEffort.SIMPLE
+    here = answer(problem, effort, fleets=fleets)
     if here.cost is None:
         return None
     moved_levers = [lever for lever in levers(problem) if complete or lever_of(lever.key).cheap]
@@ -266,7 +271,9 @@ def sensitivity(
             break
         (progress or silent)(f"varying {lever.key}", number / len(moved_levers))
         with suppress(InputError):
-            low, high = (_at_value(problem, lever, end, fleets) for end in (lever.low, lever.high))
+            low, high = (
+                answer(problem, effort, changes={lever.key: end}, fleets=fleets) for end in (lever.low, lever.high)
+            )
             rows.append(replace(lever, answers=(here, low, high)))
     break_evens, known_misses = [], [] if plan is None else list(_refuted(problem, plan))
     along_prices = [best.case for row in rows if row.key.startswith("price.") for best in row.answers]
@@ -280,7 +287,7 @@ def sensitivity(
         complete=complete,
         usd_per_hour=here.cost,
         pools=list(own.pools if own is not None and is_own else here.pools),
-        levers=[row.record(_flips(problem, row, fleets)) for row in sorted(rows, key=lambda row: -row.swing)],
+        levers=[row.record(_flips(problem, row, effort, fleets)) for row in sorted(rows, key=lambda row: -row.swing)],
         break_even=break_evens,
     )
 
@@ -290,12 +297,7 @@ def kind_of(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
     return frozenset(pool.engine for pool in pools)
 
 
-def _at_value(problem: Problem, lever: MovedLever, value: float, fleets: Sequence[Case]) -> Answer:
-    """The answer with a lever at a value; fleets: as of `answer`."""
-    return answer(problem, ScenarioEffort.FULL, changes={lever.key: value}, fleets=fleets)
-
-
-def _flips(problem: Problem, lever: MovedLever, fleets: Sequence[Case]) -> list[Flip]:
+def _flips(problem: Problem, lever: MovedLever, effort: ScenarioEffort, fleets: Sequence[Case]) -> list[Flip]:
     """Where a lever changes the kind of fleet, by bisection; along a price, break-even prices are exact.
 
     fleets: that are tried at every value, besides those of the lever's answers.
@@ -309,7 +311,7 @@ def _flips(problem: Problem, lever: MovedLever, fleets: Sequence[Case]) -> list[
             continue
         for _ in range(HALVINGS):
             middle = (inside + beyond) / 2.0
-            there = _at_value(problem, lever, middle, fleets)
+            there = answer(problem, effort, changes={lever.key: middle}, fleets=fleets)
             if kind_of(there.pools) == own:
                 inside = middle
             else:

@@ -123,9 +123,10 @@ def whatif(console: Console, problem: Problem, /, *, file: Path, output: Output,
     Solves the workload in FILE once for every combination of values, on all cores: prices, demand,
     SLOs, limits, or any other value of FILE by its dotted path. The list below has the short names.
 
-    Each scenario gets the fleet that pdplan optimize --effort quick finds, and a bound on what any other
-    fleet could save; in a sweep of more than 64 scenarios the cheapest fleet of one or two pools by
-    formula. A scenario without a fleet is a row that says what is in the way.
+    Each scenario gets the fleet that pdplan optimize --effort quick finds, or that of the unchanged file
+    where it costs less and still meets the SLO, and a bound on what any other fleet could save; in a
+    sweep of more than 64 scenarios the cheapest fleet of one or two pools by formula. A scenario without
+    a fleet is a row that says what is in the way.
 
     Exits with 3 when no scenario has a fleet that meets the SLOs.
     """

@@ -30,7 +30,8 @@ from reports.text import clean
 EFFORTS: Final = {
     "simple": "Each fleet is the cheapest of one pool, or of a prefill and a decode pool, by formula. --full searches "
     "all fleets, and says what any other could save.",
-    "full": "Each fleet is what pdplan optimize --effort quick finds by formula.",
+    "full": "Each fleet is what pdplan optimize --effort quick finds by formula, or that of the unchanged file where "
+    "it costs less and still meets the SLO.",
     "simulated": "Each fleet is what pdplan optimize finds, and meets every SLO in simulation.",
 }
 

@@ -141,8 +141,7 @@ def _common(deployment: Deployment, pool: DeployedPool) -> Counted:
         "exchange": deployment.exchange(pool),
         "host_cache": settings.host_cache or None,
         "state_bits": settings.state_bits or None,
-        # SGLang does not compute the end of a prompt alone with data-parallel attention
-        "prompt_tail": (has_tail and (deployment.engine == "vllm" or settings.data == 1)) or None,
+        "prompt_tail": (has_tail and not pool.config.whole_prompts) or None,
         **_drafting(deployment, pool),
     }
 
