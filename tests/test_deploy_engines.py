@@ -231,7 +231,10 @@ SAID: dict[str, tuple[str, list[Stated]]] = {
     ),
     "end of prompts alone": (
         r"bounded.replay",
-        [(WIDEST, Ask(name, "fp8", "fp8"), PLAIN[:2]) for name in ("DeepSeek-V4.1-Flash", "DeepSeek-V4-Flash")],
+        [
+            *((WIDEST, Ask(name, "fp8", "fp8"), PLAIN[:2]) for name in ("DeepSeek-V4.1-Flash", "DeepSeek-V4-Flash")),
+            ((replace(WIDE, role="colocated"),), Ask("DeepSeek-V4.1-Flash", "fp8", "fp8"), PLAIN[:2]),
+        ],
     ),
 }  # fmt: skip
 """Words that say so, and the plans: pools, what they share, and the targets with their engines."""

@@ -64,7 +64,7 @@ FRONT = Bounds(2, 10_000)
     help="quick: by formula only; standard: confirmed by simulation; thorough: also tuned by simulation.",
 )
 @click.option(
-    "--sensitivity", is_flag=True, help="Also vary rate, lengths, SLOs, links and step times; takes one minute or two."
+    "--sensitivity", is_flag=True, help="Also vary rate, lengths, SLOs, links and step times; takes up to two minutes."
 )
 @click.option(
     "--front",
