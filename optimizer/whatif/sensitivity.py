@@ -256,11 +256,9 @@ def sensitivity(
     if not is_simple(problem):
         return None
     brake, fleets = brake or Brake(), [] if plan is None else list(_own_fleet(problem, plan))
-    own, simplest = None if plan is None else answer_of_plan(plan), answer(problem).cost
-    own_cost = None if own is None else own.cost
-    is_cheaper = own_cost is not None and (simplest is None or own_cost < simplest * (1.0 - ROUNDING))
-    effort = ScenarioEffort.FULL if is_cheaper else ScenarioEffort.SIMPLE
-    here = answer(problem, effort, fleets=fleets)
+    own, effort, here = None if plan is None else answer_of_plan(plan), ScenarioEffort.SIMPLE, answer(problem)
+    if own is not None and own.cost is not None and (here.cost is None or own.cost < here.cost * (1.0 - ROUNDING)):
+        effort, here = ScenarioEffort.FULL, answer(problem, ScenarioEffort.FULL, fleets=fleets)
     if here.cost is None:
         return None
     moved_levers = [lever for lever in levers(problem) if complete or lever_of(lever.key).cheap]
