@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,10 +79,14 @@ def gets_whole(fleet: Fleet) -> bool:
     return all(np.all(np.minimum(pool.route, np.abs(1.0 - pool.route)) < ROUNDING) for pool in fleet.pools)
 
 
+def with_pools(fleet: Fleet, changed: Mapping[int, FleetPool]) -> Fleet:
+    """The fleet with other pools at some places."""
+    return Fleet(tuple(changed.get(index, pool) for index, pool in enumerate(fleet.pools)))
+
+
 def with_replicas(fleet: Fleet, index: int, replicas: int) -> Fleet:
     """The fleet with another number of engines in one pool; its routing is unchanged."""
-    smaller = replace(fleet.pools[index], replicas=replicas)
-    return Fleet((*fleet.pools[:index], smaller, *fleet.pools[index + 1 :]))
+    return with_pools(fleet, {index: replace(fleet.pools[index], replicas=replicas)})
 
 
 def shared_out(pools: Sequence[FleetPool], weights: Sequence[FloatArray]) -> Fleet:

@@ -17,7 +17,7 @@ from costmodel.arrays import BoolArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.words import plural
-from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.fleet import Fleet, FleetPool, with_pools
 from optimizer.fleets.purchase import classes_apart, fleet_cost, within_limits
 from optimizer.loads.effort import Brake, Effort, Level, StageReport, Wish, silent
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
@@ -375,13 +375,15 @@ def _with_limits_that_recover(bench: Bench, fleet: Fleet) -> tuple[Fleet, Goodpu
         beyond = make_bench(bench.instance, goodput.fails * bench.part(fleet).parts / rate, bench.late)
         verdict = beyond.verdict(fleet)
         while verdict.stuck:
-            pools = list(verdict.fleet.pools)
-            for index in verdict.blamed:
-                pool = pools[index]
-                pools[index] = replace(pool, seqs=max(tables.limits_below(pool.shape, pool.seqs), default=pool.seqs))
-            if Fleet(tuple(pools)) == verdict.fleet:
+            lower_limits = {
+                index: replace(pool, seqs=max(tables.limits_below(pool.shape, pool.seqs), default=pool.seqs))
+                for index, pool in enumerate(verdict.fleet.pools)
+                if index in verdict.blamed
+            }
+            smaller = with_pools(verdict.fleet, lower_limits)
+            if smaller == verdict.fleet:
                 break
-            verdict = beyond.verdict(Fleet(tuple(pools)))
+            verdict = beyond.verdict(smaller)
         if not verdict.held or verdict.fleet == fleet:
             return fleet, goodput
         fleet = verdict.fleet

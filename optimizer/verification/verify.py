@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import RATE_MARGIN, holds_at, worst_share
-from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.fleet import Fleet, FleetPool, with_pools
 from optimizer.fleets.purchase import allowed, classes_apart, fewer_replicas, fleet_cost
 from optimizer.loads.effort import Effort
 from optimizer.loads.instance import Instance
@@ -382,12 +382,7 @@ def smaller_limits(instance: Instance, miss: Verdict) -> Fleet:
         smaller = tables.limits_below(pool.shape, pool.seqs)
         below = [seqs for seqs in smaller if tables.seqs[seqs] <= room] or list(smaller[:1])
         pools[index] = replace(pool, seqs=below[-1] if below else pool.seqs)
-    return _changed(miss.fleet, pools)
-
-
-def _changed(fleet: Fleet, pools: dict[int, FleetPool]) -> Fleet:
-    """The fleet with some pools changed."""
-    return Fleet(tuple(pools.get(index, pool) for index, pool in enumerate(fleet.pools)))
+    return with_pools(miss.fleet, pools)
 
 
 def each_setting(instance: Instance, fleet: Fleet, worst_pools: Sequence[int]) -> Iterator[Fleet]:
@@ -401,7 +396,7 @@ def each_setting(instance: Instance, fleet: Fleet, worst_pools: Sequence[int]) -
             chunks = chunks_of(instance, pool)  # that there is memory for
             place = min(max(chunks.index(pool.chunk) + places, 0), len(chunks) - 1)
             pools[index] = replace(pool, chunk=chunks[place]) if places else _other_limit(instance, fleet, index)
-        yield _changed(fleet, pools)
+        yield with_pools(fleet, pools)
 
 
 def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
@@ -410,7 +405,7 @@ def _other_limit(instance: Instance, fleet: Fleet, index: int) -> FleetPool:
     enough = min(1.0, worst_share(instance, fleet, RATE_MARGIN))
     for seqs in instance.tables.limits_below(pool.shape, pool.seqs):
         less = replace(pool, seqs=seqs)
-        if worst_share(instance, _changed(fleet, {index: less}), RATE_MARGIN) >= enough:
+        if worst_share(instance, with_pools(fleet, {index: less}), RATE_MARGIN) >= enough:
             return less
     larger = (int(seqs) for seqs in instance.tables.limits_of(pool.shape) if seqs > pool.seqs)
     return replace(pool, seqs=next(larger, pool.seqs))
