@@ -598,6 +598,17 @@ def _pool(plan: Plan, instance: Instance, pool: Pool) -> FleetPool:
     )
 
 
+def routes_of(
+    instance: Instance, records: Sequence[EnginePool], routes: Sequence[Sequence[float] | FloatArray]
+) -> FloatArray:
+    """Recorded routes of pools, 1 where none are recorded, (pools, flows); InputError if they are not of all flows."""
+    shape = len(records), instance.flows.isl.size
+    shares = np.array(routes or np.ones(shape))
+    if shares.shape != shape:
+        raise InputError(f"its routes are not those of {shape[1]} classes x lengths")
+    return shares
+
+
 def pools_of_records(
     instance: Instance, records: Iterable[EnginePool], routes: Iterable[FloatArray]
 ) -> list[FleetPool]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.engine import Role
-from costmodel.errors import BelowFloorError, InputError, shown
+from costmodel.errors import BelowFloorError, InputError, shown, value_of
 from costmodel.simulator.run import prepare
 from optimizer.fleets.build_plan import (
     build_plan,
@@ -20,6 +20,7 @@ from optimizer.fleets.build_plan import (
     pool_of_record,
     pools_of_records,
     problem_of_plan,
+    routes_of,
     with_latencies,
 )
 from optimizer.fleets.fleet import Fleet, FleetPool, shared_out
@@ -229,10 +230,8 @@ def plan_of_alternative(plan: Plan, row: Alternative, base: Path | None = None) 
         raise InputError(f"the alternative {shown(row.label)} has no fleet: {row.why_not or row.status}")
     problem = problem_of_plan(plan, base)
     instance = planned_instance(problem)
-    flows = instance.flows.isl.size
-    routes = np.array(row.routes or np.ones((len(row.pools), flows)))
-    if routes.shape != (len(row.pools), flows):
-        raise InputError(f"the alternative {shown(row.label)}: its routes are not those of {flows} classes x lengths")
+    with value_of(f"the alternative {shown(row.label)}"):
+        routes = routes_of(instance, row.pools, row.routes)
     if any(None in (pool.weight_dtype, pool.kv_dtype, pool.max_num_seqs) for pool in row.pools):
         raise InputError("this plan is of an earlier version, which did not state the settings of alternatives")
     pools = pools_of_records(instance, row.pools, routes)

@@ -25,12 +25,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any
 
-import numpy as np
-
 from costmodel.arrays import FloatArray
 from costmodel.errors import BelowFloorError, ImpossibleError, InputError
 from costmodel.words import percentage
-from optimizer.fleets.build_plan import engine_pools, fleet_bindings, package_versions, pools_of_records
+from optimizer.fleets.build_plan import engine_pools, fleet_bindings, package_versions, pools_of_records, routes_of
 from optimizer.fleets.evaluate import goodput_volume, pool_headroom, still_holds
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import KEPT, pool_key
@@ -229,10 +227,7 @@ def fleet_under(
     Raises InputError where there are no such engines, or other lengths.
     """
     instance = slow_instance(demand)
-    shares = np.array(routes or np.ones((len(pools), instance.flows.isl.size)))
-    if shares.shape != (len(pools), instance.flows.isl.size):
-        raise InputError("the routes of the fleet are of other lengths")
-    fleet_pools = pools_of_records(instance, pools, shares)
+    fleet_pools = pools_of_records(instance, pools, routes_of(instance, pools, routes))
     return _case(demand.key, instance, Fleet(with_names(instance, fleet_pools)))
 
 
