@@ -26,7 +26,7 @@ from optimizer.fleets.purchase import fleet_cost  # noqa: E402
 from optimizer.verification.bench import Bench, Slice, fullest, make_bench  # noqa: E402
 from optimizer.verification.judge import Judgement, judge_runs  # noqa: E402
 from optimizer.verification.simulated_plan import fleet_use  # noqa: E402
-from reports.numbers import money  # noqa: E402
+from reports.text import money  # noqa: E402
 
 REQUESTS = 40_000
 EIGHT_OF_EACH = {"accelerators": "[{name: B200, inventory: 8}, {name: H200, inventory: 8}]"}

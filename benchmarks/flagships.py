@@ -24,8 +24,8 @@ from optimizer.plans.plan import Plan  # noqa: E402 -- run as a script, the repo
 from pdplan import InputError, deploy, optimize  # noqa: E402
 from reports.deploy.files import planned_target  # noqa: E402
 from reports.fleets import fleet_words  # noqa: E402
-from reports.numbers import percent  # noqa: E402
 from reports.question import has_fleet  # noqa: E402
+from reports.text import percent  # noqa: E402
 from search_spaces.problem import TARGETS  # noqa: E402
 
 PROBLEMS = ROOT / "benchmarks" / "flagships"

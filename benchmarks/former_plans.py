@@ -28,7 +28,7 @@ from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.plans.records import ClassJudgement  # noqa: E402
 from optimizer.verification.bench import Bench, confirmed, make_bench  # noqa: E402
 from optimizer.verification.judge import judge_runs  # noqa: E402
-from reports.numbers import money  # noqa: E402
+from reports.text import money  # noqa: E402
 
 FORMER: dict[str, tuple[Posed, str, tuple[int, ...] | None]] = {
     "200 req/s of chat": (PROBLEMS["huge rate"], "chat", (26, 8)),

@@ -13,7 +13,7 @@ from optimizer.plans.plan import Plan
 from optimizer.plans.records import ClassJudgement, Simulation
 from optimizer.verification.judge import Judgement, simulated_fleet
 from optimizer.verification.simulated_plan import judge
-from reports.numbers import money
+from reports.text import money
 
 FRESH_SEED = 77_003
 """No plan is made with it."""

@@ -22,7 +22,7 @@ from optimizer.loads.instance import make_instance  # noqa: E402
 from optimizer.plans.plan import Plan  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402
 from optimizer.verification.bench import make_bench  # noqa: E402
-from reports.numbers import money  # noqa: E402
+from reports.text import money  # noqa: E402
 from search_spaces.loader import load_problem  # noqa: E402
 from search_spaces.problem import Problem  # noqa: E402
 from search_spaces.trace_summary import read_trace  # noqa: E402

@@ -64,7 +64,7 @@ def planned(plan: Path, requests: int):
     from optimizer.fleets.build_plan import fleet_of_plan
     from optimizer.verification.demand import simulated_trace
     from optimizer.verification.judge import simulated_fleet
-    from pdplan.files import read_plan
+    from pdplan.api import read_plan
 
     instance, fleet = fleet_of_plan(read_plan(plan))
     return simulated_trace(instance, fleet, requests, 1).trace, simulated_fleet(instance, fleet)

@@ -13,13 +13,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from costmodel.errors import InputError, shown, value_of
 from costmodel.metric import METRICS
+from costmodel.units import MIB
+from costmodel.words import plural
 from search_spaces import bounds
+from search_spaces.files import read_file, shown_path
 
-from .files import read_fleet, stated_fleet
+from .console import part_of
 
 if TYPE_CHECKING:
     from optimizer.loads.effort import Brake, Level
@@ -74,8 +77,6 @@ def optimize(
     from optimizer.whatif.sensitivity import sensitivity as cost_moves
     from search_spaces.fields import choice, quantity
     from search_spaces.quantities import Kind
-
-    from .console import part_of
 
     flags = {"seed": seed, "target": target, "confidence": confidence, "prices": prices}
     problem = _problem(problem, base, settings, flags)
@@ -406,8 +407,6 @@ def _plan(plan: Plan | StatedFleet | File, alternative: int) -> Plan:
     from search_spaces.fields import count
     from search_spaces.fleet_file import StatedFleet
 
-    from .files import numbered
-
     number: int = _value("alternative", count(bounds.ALTERNATIVE), alternative)
     if isinstance(plan, StatedFleet):
         return plan_of(subject_of(plan))
@@ -484,3 +483,79 @@ def _axes(vary: str | Sequence[str] | Mapping[str, object]) -> list[str]:
         return list(vary)
     specs = {key: _plain(spec) for key, spec in vary.items()}
     return [f"{key}={','.join(map(str, spec)) if isinstance(spec, list) else spec}" for key, spec in specs.items()]
+
+
+# --- files of plans and fleets ----------------------------------------------------------------------------------------
+
+LARGEST_PLAN: Final = 32 * MIB
+"""A plan file is some 100 kB; one larger than this [byte] is something else."""
+
+
+def read_plan(path: Path, alternative: int = 1) -> Plan:
+    """Read a plan file, or say in one sentence why it is none; alternative: see `numbered`."""
+    from optimizer.plans.plan import parse_plan
+    from search_spaces.fleet_file import is_fleet_file
+
+    data = read_file(path, LARGEST_PLAN, "a plan.json")
+    try:
+        return numbered(parse_plan(data, shown_path(path)), alternative, path)
+    except InputError as error:
+        file = shown_path(path)
+        if is_fleet_file(path):
+            raise InputError(f"{file}: this is a fleet file, not a plan; pdplan evaluate {file} takes it") from error
+        if b'"pdplan.evaluation/' in data:
+            page = "open evaluation.html beside it, or give the plan.json that pdplan optimize -o DIR writes"
+            raise InputError(f"{file}: this is an evaluation, not a plan; {page}") from error
+        if path.suffix.lower() in {".yaml", ".yml"}:
+            made = f"if it is a workload, pdplan optimize {file} -o DIR plans it"
+            raise InputError(f"{file}: this is not a plan.json; {made}") from error
+        raise
+
+
+def numbered(plan: Plan, alternative: int, path: Path) -> Plan:
+    """The plan of an alternative by its number in the report, from 1, the recommended one, which is the plan itself."""
+    if alternative == 1:
+        return plan
+    from optimizer.recommend.evaluate import plan_of_alternative
+    from reports.fleets import distinct_alternatives
+
+    rows = distinct_alternatives(plan)
+    if alternative > len(rows):
+        where = "" if path == Path() else f"; pdplan report {shown_path(path)} -v numbers them"
+        raise InputError(f"--alternative {alternative}: the plan has {plural(len(rows), 'fleet')}{where}")
+    chosen = plan_of_alternative(plan, rows[alternative - 1], path.parent)
+    return chosen.model_copy(update={"name": f"alternative {alternative} of plan {plan.name}"})
+
+
+def read_fleet(path: Path, alternative: int = 1) -> Plan:
+    """Read a plan, or a fleet file (YAML) as the plan of the fleet that it states, by formula and not simulated."""
+    from search_spaces.fleet_file import is_fleet_file, load_fleet
+
+    if not is_fleet_file(path):
+        return read_plan(path, alternative)
+    if alternative != 1:
+        raise InputError(f"--alternative {alternative}: {shown_path(path)} is a fleet file, which states one fleet")
+    from optimizer.recommend.evaluate import plan_of, subject_of
+
+    return plan_of(subject_of(load_fleet(path)))
+
+
+def stated_fleet(path: Path, workload: Path | None, overrides: dict[str, Any]) -> StatedFleet | Plan:
+    """The fleet that is to be evaluated: of a fleet file, or of a plan; workload: what the fleet serves, if not stated.
+
+    overrides: values of the workload by dotted path.
+    """
+    from search_spaces.fleet_file import is_fleet_file, load_fleet
+
+    if workload is not None or is_fleet_file(path):
+        return load_fleet(path, workload, overrides)
+    if path.suffix.lower() in {".yaml", ".yml"}:
+        raise InputError(
+            f"{shown_path(path)}: states no pools, so it is not a fleet file (pdplan init --fleet writes one); if it "
+            "is a workload, name the fleet with --fleet"
+        )
+    if overrides:
+        raise InputError(
+            "--set, --confidence and --prices change the workload of a fleet file; a plan is evaluated as it was made"
+        )
+    return read_plan(path)

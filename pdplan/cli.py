@@ -17,16 +17,14 @@ import click
 
 from costmodel.errors import BelowFloorError, InfeasibleError, InputError, PdplanError, nearest_name, shortened
 from pdplan._version import __version__
-from pdplan.commands.catalog import gpus, models
-from pdplan.commands.optimize import evaluate, explain
-from pdplan.commands.plan import autoscale, compare, deploy, report, resilience, simulate
-from pdplan.commands.predictions import calibrate, estimate, validate
-from pdplan.commands.whatif import buy, frontier, map_command, whatif
-from pdplan.commands.workload import init, schema
 from search_spaces.files import LONGEST_SHOWN, shown_path
 
-from .commands.optimize import optimize
-from .commands.workload import workload
+from .commands.catalog import gpus, models
+from .commands.optimize import evaluate, explain, optimize
+from .commands.plan import autoscale, compare, deploy, report, resilience, simulate
+from .commands.predictions import calibrate, estimate, validate
+from .commands.whatif import buy, frontier, map_command, whatif
+from .commands.workload import init, schema, workload
 from .console import Console, ReaderGoneError, guard_streams, harmless
 from .exits import ExitCode, end_on_interrupt
 from .options import console_options

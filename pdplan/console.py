@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import Final, TextIO
 
 import click
 
 from costmodel.errors import InputError, escaped
 from costmodel.words import percentage
-from pdplan.exits import ExitCode
+from reports.document import Document
+from reports.text import json_text
+from reports.whole_files import check_directory, check_target, write_whole
 
-if TYPE_CHECKING:
-    from reports.document import Document
+from .exits import ExitCode
 
 PIPED_WIDTH = 100
 """Columns of a table when nobody's terminal says otherwise."""
@@ -70,9 +71,6 @@ class Console:
 
     def show(self, value: object) -> None:
         """Write what was asked for to stdout: text as it is, an answer for the terminal, anything else as JSON."""
-        from reports.document import Document
-        from reports.text import json_text
-
         if isinstance(value, Document):
             text = self.render(value, color=self.colored)
         else:
@@ -101,8 +99,6 @@ class Console:
 
         hint: what to do with the file, None: the caller says that it is written.
         """
-        from reports.whole_files import check_target, write_whole
-
         check_target(path, force=force)  # the place may have been taken meanwhile
         write_whole({path: text})
         if hint is not None:
@@ -110,8 +106,6 @@ class Console:
 
     def write_folder(self, folder: Path, texts: Mapping[str, str], *, force: bool) -> None:
         """Write the files of a plan's or an evaluation's folder by their names, and say so; force: over any others."""
-        from reports.whole_files import check_directory, write_whole
-
         check_directory(folder, texts, force=force)
         write_whole({folder / name: text for name, text in texts.items()})
         self.note(f"wrote {' and '.join(str(folder / name) for name in texts)}")

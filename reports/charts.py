@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
-from .numbers import is_number
-from .text import display_width, fit
+from .text import display_width, fit, is_number
 
 WIDTH: Final = 400.0
 """Of every chart."""

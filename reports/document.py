@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from .charts import Drawing
-from .numbers import MISSING
-from .text import Align
+from .text import MISSING, Align
 
 Facts = tuple[tuple[str, str], ...]
 """Names and their values."""

@@ -1,22 +1,38 @@
-"""What a plan was asked for (SLO classes, offers, limits, traffic), and what its figures are of (engine, GPU speed)."""
+"""What a plan was asked for (SLOs, offers, limits, traffic), how much of each limit is used, and what asks it again."""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from costmodel.metric import METRICS, Metric, limits_of
 from costmodel.units import HOURS_PER_DAY, SECONDS_PER_HOUR
 from costmodel.words import join_words, listed, plural
-from optimizer.plans.plan import Plan
+from optimizer.plans.plan import Binding, Plan
 from search_spaces.bounds import NO_TARGET, TARGET_NAMES
 from search_spaces.problem import Slo, target_of
+from search_spaces.quantities import Kind, format_quantity
 
-from .numbers import MISSING, count, duration, is_number, percent, quantity, rate, significant
-from .text import clean
+from .text import (
+    MISSING,
+    capital,
+    clean,
+    count,
+    duration,
+    in_words,
+    is_number,
+    percent,
+    quantity,
+    rate,
+    sentence,
+    signed_percent,
+    significant,
+)
 
 FLEET_LIMITS: Final = {
     "budget": ("budget", "$/h"),
@@ -211,3 +227,164 @@ def speed_words(plan: Plan) -> str:
     if plan.confidence < 0.0:
         return f"as fast as the best {end}"
     return f"as slow as the worst {end}" if plan.confidence else "as fast as expected"
+
+
+# --- how much of each limit is used -----------------------------------------------------------------------------------
+
+_CONSTRAINTS: Final = {
+    "slots": "request slots",
+    "time": "prompt time",
+    "kv_memory": "KV memory",
+    "attention_time": "decode time",
+    "link": "KV transfer link",
+    "attainment": "permitted misses",
+    "inventory": "GPU inventory",
+    "budget": "budget",
+    "power": "power limit",
+    "max_gpus": "GPU limit",
+    "max_pools": "limit on pools",
+    "max_volume": "most volume",
+    "gateway": "limit on pools that the target's router serves",
+    **{str(metric): f"{row.label} limit" for metric, row in METRICS.items()},
+}
+
+
+def constraint_words(name: str) -> str:
+    """Say a constraint's short name in words."""
+    return in_words(name, _CONSTRAINTS)
+
+
+def limit_words(binding: Binding) -> str:
+    """Name a limit and where it holds, such as "the KV memory of d0"."""
+    where = clean(binding.where)
+    name = f"the {constraint_words(binding.constraint)}"
+    return name if where in {"fleet", "default", ""} else f"{name} of {where}"
+
+
+def used_words(limit: Binding) -> str:
+    """How much of a limit is used; of a pool, its load over the most that it can take within the SLO.
+
+    It is not known where nothing is allowed, and where a pool can take no load at all.
+    """
+    return percent(limit.used / limit.limit) if limit.limit and is_number(limit.used) else MISSING
+
+
+def tightest_limits(plan: Plan) -> list[Binding]:
+    """Limits, tightest first."""
+    return sorted(plan.binding, key=lambda b: math.inf if math.isnan(b.slack) else b.slack)
+
+
+def violated(plan: Plan) -> list[Binding]:
+    """Limits that are exceeded, worst first."""
+    return [binding for binding in tightest_limits(plan) if binding.slack < 0]
+
+
+def enough_as_shown(used: float, unit: str) -> float:
+    """What is needed, rounded up to the digits that are shown: a limit of $31.62/h would still be below $31.625/h.
+
+    >>> enough_as_shown(31.625, "$/h"), enough_as_shown(7474.0, "W"), enough_as_shown(1001, "GPU")
+    (31.63, 7480.0, 1001)
+    """
+    if unit == "$/h":
+        return math.ceil(round(100 * used, 6)) / 100
+    if unit not in {"W", "1", "s"} or used <= 0:
+        return used
+    digit = 10.0 ** (math.floor(math.log10(used)) - 2)  # three significant digits
+    return round(math.ceil(round(used / digit, 6)) * digit, 12)
+
+
+def relaxed_settings(plan: Plan) -> dict[str, str]:
+    """The values by dotted path that make the nearest miss a fleet; empty where no single value of the file does it."""
+    settings: dict[str, str] = {}
+    for limit in violated(plan):
+        if not is_number(limit.used):
+            return {}
+        enough = enough_as_shown(limit.used, limit.unit)
+        if limit.constraint in FLEET_LIMITS:
+            value = {"$/h": f"${enough:g}/h", "W": f"{enough:g}W"}.get(limit.unit, f"{enough:g}")
+            settings[f"constraints.{limit.constraint}"] = value
+        elif limit.constraint == "inventory":
+            settings[f"accelerators.{clean(limit.where)}.inventory"] = f"{enough:g}"
+        elif limit.constraint in set(Metric):
+            place = f"slo.{clean(limit.where)}" if len(slo_classes(plan)) > 1 else "slo"
+            settings[f"{place}.{limit.constraint}"] = format_quantity(enough, Kind.DURATION)
+        else:
+            return {}
+    return settings
+
+
+def binding_sentence(binding: Binding) -> str:
+    """Say a limit: the planner's own sentence, or one made from its numbers."""
+    used, limit = quantity(binding.used, binding.unit), quantity(binding.limit, binding.unit)
+    verb = "needs" if binding.used > binding.limit else "uses"
+    return sentence(binding.sentence) or f"{capital(limit_words(binding))} is {limit}; the fleet {verb} {used}."
+
+
+def relax_sentence(binding: Binding) -> str:
+    """Say by how much a violated limit would have to give."""
+    limit_name = limit_words(binding)
+    if not is_number(binding.used) or not is_number(binding.limit):
+        return f"Relax {limit_name}."
+    change = f" ({signed_percent(binding.used / binding.limit - 1)})" if binding.limit else ""
+    return f"Relax {limit_name} to {quantity(enough_as_shown(binding.used, binding.unit), binding.unit)}{change}."
+
+
+# --- commands that ask again ------------------------------------------------------------------------------------------
+
+MOST_COMMAND: Final = 2000
+"""Characters of a command; a line that is cut cannot be copied."""
+OUTPUT_OPTIONS: Final = frozenset(("-o", "--output", "--deploy"))
+"""Options with a value that say where a plan is written: another one has its own."""
+DISPLAY_OPTIONS: Final = frozenset(("-q", "--quiet", "-v", "--verbose", "--no-color"))
+"""Options that say how a run shows itself, which the next command does not need."""
+
+
+def command_of(plan: Plan) -> str:
+    """The command line that gave a plan."""
+    return clean(plan.provenance.run.command, MOST_COMMAND) or "pdplan optimize workload.yaml"
+
+
+def command_words(plan: Plan) -> list[str]:
+    """The words of the command that gave the plan, but for how it shows itself."""
+    command = command_of(plan)
+    try:
+        return [word for word in shlex.split(command) if word not in DISPLAY_OPTIONS]
+    except ValueError:
+        return command.split()
+
+
+def _without_settings(words: Sequence[str], keys: Collection[str]) -> list[str]:
+    """The words of a command without the --set options of these keys; of others that say the same the last counts."""
+    pairs = enumerate(pairwise(words))
+    places = {at for at, (flag, value) in pairs if flag == "--set" and value.partition("=")[0] in keys}
+    return [word for at, word in enumerate(words) if not {at, at - 1} & places]
+
+
+def next_command(plan: Plan) -> str:
+    """Name the command that a reader would want next, made from the one that gave the plan, to be copied as it is."""
+    words = command_words(plan)
+    command = shlex.join(words)
+    workload = next((word for word in words if word.endswith((".yaml", ".yml"))), "the workload file")
+    if not has_fleet(plan):
+        settings = relaxed_settings(plan)
+        if not settings:
+            return f"relax a limit in {workload}, then {command}"
+        options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        return shlex.join([*_without_settings(words, settings), *options])
+    for flag in ("-o", "--output"):
+        if flag in words[:-1]:
+            has_others = any(row.pools for row in plan.alternatives[1:])
+            hint = "   # --alternative N: fleet N" if has_others else ""
+            return f"pdplan simulate {shlex.quote(words[words.index(flag) + 1])}/plan.json{hint}"
+    return f"{command} -o plan   # writes plan.json and report.html"
+
+
+def again_command(plan: Plan, flags: str) -> str:
+    """The command that plans the same problem again with other flags, and writes nothing over this plan."""
+    words = command_words(plan)
+    kept = [
+        word
+        for before, word in zip(("", *words), words, strict=False)
+        if before not in OUTPUT_OPTIONS and word.partition("=")[0] not in {*OUTPUT_OPTIONS, "--force"}
+    ]
+    return f"{shlex.join(kept)} {flags}"

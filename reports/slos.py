@@ -13,15 +13,15 @@ from optimizer.plans.plan import ClassResult, Plan
 from optimizer.plans.records import ClassJudgement, ClassLatencies, Outcome, Quantiles, Range, SimulatedClass
 
 from .document import Column, Table, table_of, without_empty
-from .fleets import LEAST_SHARE
-from .numbers import MISSING, duration, percent, percent_beside, significant
-from .text import clean
+from .text import MISSING, clean, duration, percent, percent_beside, significant
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 TONES: Final = dict(zip(METRICS, cycle(("prefill", "decode", "colocated", "other", "good")), strict=False))
 """Colors of the metrics."""
 OPTIONAL: Final = {"p50", "p99"}
 """Quantiles that a narrow table leaves out."""
+LEAST_SHARE: Final = 5e-4
+"""Share of all requests below which a route is not told: percentages have one decimal."""
 OUTCOMES: Final = {Outcome.MEETS: "meets the SLO", Outcome.MISSES: "misses the SLO", Outcome.UNDECIDED: "undecided"}
 MARKS: Final = {Outcome.MEETS: "✓", Outcome.MISSES: "✗", Outcome.UNDECIDED: "undecided:"}
 

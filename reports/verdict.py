@@ -16,11 +16,26 @@ from search_spaces.engines import shipped_acceptance
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
 from search_spaces.search_space import DTYPES
 
-from .alternatives import is_feasible, undecided
 from .document import said
-from .fleets import fleet_words, is_overloaded
-from .limits import constraint_words, limit_words, tightest_limits, violated
-from .numbers import (
+from .fleets import fleet_words, is_feasible, is_overloaded, undecided
+from .question import (
+    constraint_words,
+    day_rate,
+    has_fleet,
+    inputs_of,
+    is_simulated_row,
+    limit_words,
+    missed_slo,
+    served_rate,
+    serving_words,
+    slo_name,
+    speed_words,
+    tightest_limits,
+    violated,
+)
+from .slos import missed_classes, misses_used, requests_of, tightest, tightest_first
+from .text import (
+    clean,
     count,
     duration,
     hourly,
@@ -30,23 +45,11 @@ from .numbers import (
     percent,
     percent_beside,
     rate,
+    sentence,
     signed_percent,
     significant,
     size,
 )
-from .question import (
-    day_rate,
-    has_fleet,
-    inputs_of,
-    is_simulated_row,
-    missed_slo,
-    served_rate,
-    serving_words,
-    slo_name,
-    speed_words,
-)
-from .slos import missed_classes, misses_used, requests_of, tightest, tightest_first
-from .text import clean, sentence
 
 UNSEEN_GAP: Final = 5e-4
 """Gap of a goodput, which carries three digits, below which it counts as proved."""

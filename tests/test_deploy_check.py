@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from costmodel.errors import InputError
 from pdplan.cli import run
 from pdplan.exits import ExitCode
-from reports.answers.deployability import deploy_sentence, what_runs
 from reports.answers.plan import plan_page
+from reports.answers.plan_details import deploy_sentence, what_runs
 from reports.deploy.files import RECORD, WRITERS, deployment_files, differences, recorded_options
 from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of
 from tests.golden_files import assert_golden

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 
 from costmodel.errors import InputError
 from optimizer.plans.plan import Plan, Route
-from reports.answers.deployability import deploy_sentence, what_runs
+from reports.answers.plan_details import deploy_sentence, what_runs
 from reports.deploy.deployment import Deployment
 from reports.deploy.files import deployment_files, write_deployment
 from reports.deploy.hosts import PARTS, Rule, gateway_rules, misplacing, placed

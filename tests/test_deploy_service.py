@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimizer.plans.plan import Plan
+from pdplan.api import read_plan
 from pdplan.cli import run
 from pdplan.exits import ExitCode
-from pdplan.files import read_plan
 from reports.deploy.deployment import PlannedWorkload
 from reports.deploy.files import deployment_files
 from reports.deploy.measurement import drawn_rows, job_script

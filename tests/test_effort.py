@@ -15,8 +15,8 @@ from optimizer.loads.effort import Brake, Level
 from optimizer.plans.plan import Plan, parse_plan
 from optimizer.plans.records import SafeStatus
 from optimizer.recommend.optimize import OUT_OF_TIME, UNPROVEN, optimize
-from pdplan.files import numbered
-from reports.alternatives import distinct_alternatives
+from pdplan.api import numbered
+from reports.fleets import distinct_alternatives
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
 from tests.optimizer_cases import problem

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from costmodel.words import dollars
 from optimizer.fleets.build_plan import amount
-from reports.numbers import hourly, money
+from reports.text import hourly, money
 from search_spaces.catalog import load_catalog
 
 ROOT = Path(__file__).resolve().parent.parent

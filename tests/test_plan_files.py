@@ -16,7 +16,7 @@ from costmodel.words import dollars
 from optimizer.plans.plan import Plan, Status, parse_plan
 from optimizer.plans.records import engine_counts
 from optimizer.recommend.evaluate import plan_of_alternative
-from reports.alternatives import distinct_alternatives
+from reports.fleets import distinct_alternatives
 from reports.question import serving_words
 from reports.text import json_text, record_of
 from tests.golden_files import assert_golden

@@ -13,11 +13,11 @@ import pytest
 
 from costmodel.words import listed, percentage
 from optimizer.plans.plan import Plan
-from reports import numbers
-from reports.alternatives import distinct_alternatives
+from reports import text as answer_text
 from reports.answers.plan import plan_page
 from reports.answers.plan_charts import attainable, loads, met_by_length
-from reports.limits import tightest_limits
+from reports.fleets import distinct_alternatives
+from reports.question import tightest_limits
 from reports.slos import tails_of_limits
 from tests.golden_files import assert_golden
 from tests.report_cases import NAMES, load, markdown_of, simulated, with_accuracy, with_sensitivity
@@ -208,11 +208,17 @@ def written(plan: Plan) -> set[str]:
     data = list(leaves(plan.model_dump(mode="json", by_alias=True)))
     forms = set(CONSTANTS)
     for value in itertools.chain((item for item in data if isinstance(item, float)), derived(plan)):
-        for write in (numbers.hourly, numbers.money, numbers.percent, numbers.rate, numbers.duration):
+        for write in (
+            answer_text.hourly,
+            answer_text.money,
+            answer_text.percent,
+            answer_text.rate,
+            answer_text.duration,
+        ):
             forms.add(write(value))
-        forms |= {numbers.signed_percent(value), listed(value) if math.isfinite(value) else ""}
-        forms |= {numbers.si(value, unit) for unit in ("B", "B/s")}
-        forms |= {numbers.signed_percent(value, 0), percentage(value)}
+        forms |= {answer_text.signed_percent(value), listed(value) if math.isfinite(value) else ""}
+        forms |= {answer_text.si(value, unit) for unit in ("B", "B/s")}
+        forms |= {answer_text.signed_percent(value, 0), percentage(value)}
     for text in (item for item in data if isinstance(item, str)):
         forms.update(WITH_UNIT.findall(text))
     return forms

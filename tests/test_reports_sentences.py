@@ -9,10 +9,9 @@ from markupsafe import escape
 
 from optimizer.plans.plan import Plan, Status
 from optimizer.plans.records import CheaperFleets, EnginePool, ErrorBars, PrefixCache, Range
-from reports.answers.deployability import deploy_command, what_runs
 from reports.answers.plan import plan_page
-from reports.command_lines import again_command
-from reports.scenarios import sensitivity_section
+from reports.answers.plan_details import deploy_command, sensitivity_section, what_runs
+from reports.question import again_command
 from reports.verdict import losses_sentence
 from tests.deploy_cases import plan_of
 from tests.engine_cases import engines

@@ -11,8 +11,19 @@ from hypothesis import strategies as st
 
 from pdplan.cli import run
 from reports.document import Column
-from reports.numbers import duration, hourly, money, percent, rate, signed_percent, significant
-from reports.text import clean, display_width, fit, wrap
+from reports.text import (
+    clean,
+    display_width,
+    duration,
+    fit,
+    hourly,
+    money,
+    percent,
+    rate,
+    signed_percent,
+    significant,
+    wrap,
+)
 from reports.views import render_table
 from tests.golden_files import assert_golden
 from tests.report_cases import NAMES, load, simulated, text_of, with_sensitivity

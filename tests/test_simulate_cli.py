@@ -11,7 +11,7 @@ import pytest
 
 from optimizer.verification.simulated_plan import GOODPUT_RUNS, LOADS, SimulationRequest
 from pdplan.cli import run
-from reports.numbers import rate
+from reports.text import rate
 from tests.running import QUICK, tiny
 
 

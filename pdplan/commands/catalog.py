@@ -13,10 +13,9 @@ from costmodel.units import GIB, GIGA, MICRO, TERA
 from costmodel.words import listed, plural
 from pdplan.console import Console
 from pdplan.exits import ExitCode
-from pdplan.files import check_files
-from pdplan.options import PATH, Prices, catalog_option, force_option, json_option, with_console
+from pdplan.options import PATH, Prices, catalog_option, check_files, force_option, json_option, with_console
 from reports.document import Column, Document, Facts, Section, said, table_of
-from reports.numbers import MISSING, count, duration, hourly, money, percent, si, signed_percent, significant
+from reports.text import MISSING, count, duration, hourly, money, percent, si, signed_percent, significant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

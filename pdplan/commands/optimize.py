@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.errors import BelowFloorError, InputError
+from pdplan import api
+from pdplan.api import stated_fleet
 from pdplan.console import Console
 from pdplan.exits import ExitCode, stop_on_interrupt
-from pdplan.files import stated_fleet
 from pdplan.options import (
     PATH,
     Choice,
@@ -26,6 +27,8 @@ from pdplan.options import (
     set_option,
     with_console,
 )
+from reports.text import json_text, record_of
+from reports.whole_files import EVALUATION_FILE, EVALUATION_PAGE, PLAN_FILE, REPORT_FILE, check_directory
 from search_spaces.bounds import NO_TARGET, SEED, TARGET_NAMES, TARGET_SPELLINGS, Bounds
 
 if TYPE_CHECKING:
@@ -112,7 +115,6 @@ def optimize(
     Exits with 3 when no fleet meets the SLOs; the plan then names the nearest miss, or the least limit
     that physics allows.
     """
-    from reports.text import record_of
     from search_spaces.loader import load_problem
 
     flags = {name: options.pop(name) for name in ("seed", "target", "confidence", "prices")}
@@ -130,18 +132,14 @@ def optimize(
         console.warn(warning)
     show_plan(console, plan, output, force=force)
     if deploy is not None and plan.pools:
-        from pdplan.api import deploy as write_files
-
-        console.note(f"wrote {len(write_files(plan, deploy, force=force))} files to {deploy}")
+        console.note(f"wrote {len(api.deploy(plan, deploy, force=force))} files to {deploy}")
     return 0 if plan.pools else ExitCode.INFEASIBLE
 
 
 def show_plan(console: Console, plan: Plan, output: Path | None, *, force: bool) -> None:
     """Write the files of a plan, if a folder is named, and show its answer; both rest on one look at what runs it."""
-    from reports.answers.deployability import what_runs
     from reports.answers.plan import plan_document, plan_page
-    from reports.text import json_text, record_of
-    from reports.whole_files import PLAN_FILE, REPORT_FILE
+    from reports.answers.plan_details import what_runs
 
     if console.json_only and output is None:
         console.show(record_of(plan))
@@ -158,7 +156,6 @@ def show_plan(console: Console, plan: Plan, output: Path | None, *, force: bool)
 def searched(console: Console, problem: Problem, base: Path, effort: str, **options: Any) -> Plan:
     """Find the fleet and report progress; Ctrl-C ends the search once a fleet is proven."""
     from optimizer.loads.effort import Brake
-    from pdplan import api
 
     brake = Brake()
     telling = console.progress() if effort == "quick" else console.milestones()
@@ -174,8 +171,6 @@ def prepare_folders(output: Path | None, deploy: Path | None, force: bool) -> No
     if output is not None and deploy is not None and output.resolve() == deploy.resolve():
         raise InputError(f"-o and --deploy name the same folder, {output}; deploy for example to {output / 'deploy'}")
     if output is not None:
-        from reports.whole_files import PLAN_FILE, REPORT_FILE, check_directory
-
         check_directory(output, (PLAN_FILE, REPORT_FILE), force=force)
     if deploy is not None:
         from reports.deploy.files import check_deployment
@@ -225,11 +220,8 @@ def evaluate(console: Console, /, *, file: Path, output: Path | None, force: boo
     Exits with 2 and names the rule when a replica cannot start. Exits with 3 when the fleet misses an
     SLO, or when the verdict is undecided.
     """
-    from pdplan import api
     from reports.answers.plan import evaluation_document
-    from reports.text import json_text, record_of
     from reports.views import html_view
-    from reports.whole_files import EVALUATION_FILE, EVALUATION_PAGE, check_directory
 
     fleet_file: Path | None = options["fleet_file"]
     overrides = parse_settings(options["settings"], confidence=options["confidence"], prices=options["prices"])

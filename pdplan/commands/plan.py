@@ -11,20 +11,25 @@ from click.core import ParameterSource
 
 from costmodel.errors import InputError, shown
 from costmodel.units import HOURS_PER_DAY
+from costmodel.words import plural
+from pdplan.api import deployment_options, read_fleet, read_plan
 from pdplan.console import Console
-from pdplan.files import Output, answer_options, read_fleet, read_plan, view_options
 from pdplan.options import (
     PATH,
     Choice,
+    Output,
     Whole,
     alternative_option,
+    answer_options,
     force_option,
     pairs,
     per_second,
     seconds,
     share_within,
+    view_options,
     with_console,
 )
+from reports.text import clean, record_of
 from search_spaces import bounds
 from search_spaces.bounds import ROUTER_SPELLINGS, ROUTERS, TARGET_NAMES, TARGET_SPELLINGS, Bounds
 
@@ -163,7 +168,6 @@ def report(console: Console, /, *, file: Path, view: Output, alternative: int) -
     pull request: verdict, fleet, SLOs, alternatives, and the command that makes the plan again.
     """
     from reports.answers.plan import plan_document
-    from reports.text import record_of
 
     forms = [view.screen, *(form for _, form, _ in view.files)]
     view.check(FILE=file)
@@ -273,8 +277,7 @@ def deploy(
     With --check, shows each changed place of the files in DIR as diff does: - as planned, + as it is. Files
     that are not of this plan have a line of their own. Exits with 2 if there is any change.
     """
-    from pdplan.api import deployment_options
-    from reports.answers.deployability import deploy_sentence, what_runs
+    from reports.answers.plan_details import deploy_sentence, what_runs
     from reports.deploy.describe import describe
     from reports.deploy.files import planned_target, write_deployment
     from reports.deploy.measurement import scattered_words
@@ -302,9 +305,7 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
 
     target: what it has to be for, None: any.
     """
-    from costmodel.words import plural
     from reports.deploy.files import checked_directory
-    from reports.text import clean
 
     context = click.get_current_context()
     for parameter in context.command.params:

@@ -12,8 +12,8 @@ import click
 from costmodel.errors import InputError, value_of
 from costmodel.units import GIB
 from costmodel.words import join_words, plural
+from pdplan.api import read_fleet
 from pdplan.console import Console
-from pdplan.files import check_files
 from pdplan.options import (
     DEGREE,
     PATH,
@@ -22,6 +22,7 @@ from pdplan.options import (
     Whole,
     alternative_option,
     catalog_option,
+    check_files,
     json_option,
     prices_option,
     replica_options,
@@ -30,7 +31,7 @@ from pdplan.options import (
     with_console,
 )
 from reports.document import Document, Section, table_of
-from reports.numbers import count, duration, hourly, percent, rate, significant
+from reports.text import count, duration, hourly, percent, rate, significant
 from search_spaces import bounds
 from search_spaces.bounds import ROUTER_SPELLINGS, ROUTERS
 
@@ -318,7 +319,6 @@ def calibrate(
     Exits with 2 and writes nothing when the fit does not explain the results: a flag is wrong, or the
     cost model does not know what ran.
     """
-    from costmodel.words import plural
     from reports.answers.accuracy import calibration_dict, calibration_document
     from search_spaces.benchmark_results import read_results
     from search_spaces.calibration import calibrate as fit
@@ -479,7 +479,6 @@ def validate(console: Console, /, **options: Any) -> int:
 
 def _against_plan(console: Console, flags: Flags) -> int:
     """Show what a plan predicts beside what was measured, and say whether its fleet meets the SLO."""
-    from pdplan.files import read_fleet
     from reports.answers.measured import comparison_dict, comparison_document, watch_dict, watch_document
     from reports.deploy.measurement import behind
     from search_spaces.problem import Balancing

@@ -12,15 +12,15 @@ import click
 
 from costmodel.errors import InputError, shown
 from costmodel.words import join_words
+from pdplan.api import curve_range, range_of, solved_sweep
 from pdplan.console import Console
-from pdplan.files import Decorator, Output, problem_options
-from pdplan.options import PATH, Choice, Whole, share_within, verify_option
+from pdplan.options import PATH, Choice, Decorator, Output, Whole, problem_options, share_within, verify_option
+from reports.document import Document
 from search_spaces import bounds
 from search_spaces.bounds import JOBS, OVER, Bounds
 
 if TYPE_CHECKING:
     from optimizer.whatif.answer import ScenarioEffort
-    from reports.document import Document
     from search_spaces.problem import Problem
     from search_spaces.scenarios import SweepAxis
 
@@ -132,9 +132,7 @@ def whatif(console: Console, problem: Problem, /, *, file: Path, output: Output,
     """
     from optimizer.fleets.error_bars import price_remarks
     from optimizer.whatif.answer import ScenarioEffort, sweep_rows
-    from pdplan.api import solved_sweep
-    from reports.answers.whatif import sweep_document
-    from reports.scenarios import whatif_document
+    from reports.answers.whatif import sweep_document, whatif_document
     from search_spaces.scenarios import parse_axis
 
     sweeps = bool(options["axes"] or options["names"])
@@ -188,9 +186,7 @@ def answers(
     from optimizer.whatif.answer import Answer
     from optimizer.whatif.curves import chunk_curve
     from optimizer.whatif.solver import answer
-    from pdplan.api import range_of
     from reports.answers import curves, whatif
-    from reports.scenarios import no_fleet_document
 
     looks: int = options["looks"]
     second = f", {looks} fleets at most simulated" if looks else ""
@@ -213,7 +209,7 @@ def answers(
         tell("the cheapest fleet", 0.9)
         chunks = chunk_curve(problem, options["chunks"], simulated=bool(looks), progress=tell)
         if isinstance(chunks, Answer):
-            yield "chunks", None, no_fleet_document("No fleet meets the SLO.", chunks)
+            yield "chunks", None, whatif.no_fleet_document("No fleet meets the SLO.", chunks)
         else:
             yield "chunks", curves.chunk_record(chunks), curves.chunk_document(chunks)
 
@@ -263,9 +259,8 @@ def frontier(
     """
     from optimizer.fleets.error_bars import price_remarks
     from optimizer.whatif.curves import frontier as curve_over
-    from pdplan.api import curve_range
     from reports.answers.curves import QUESTIONS, curve_record, frontier_document, frontier_rows
-    from reports.scenarios import whatif_document
+    from reports.answers.whatif import whatif_document
 
     remarks = price_remarks(problem)
     with console.milestones() as progress:
@@ -324,9 +319,7 @@ def map_command(
     Exits with 3 when no combination has a fleet that meets the SLOs.
     """
     from optimizer.fleets.error_bars import price_remarks
-    from pdplan.api import solved_sweep
-    from reports.answers.whatif import ROLES, SHAPES, map_document, map_rows
-    from reports.scenarios import whatif_document
+    from reports.answers.whatif import ROLES, SHAPES, map_document, map_rows, whatif_document
     from search_spaces.scenarios import SweepAxis
 
     axes = axes_of(problem, levers)

@@ -12,12 +12,12 @@ import click
 
 from costmodel.errors import InputError, value_of
 from pdplan.console import Console
-from pdplan.files import check_files
 from pdplan.options import (
     PATH,
     Choice,
     Flags,
     Whole,
+    check_files,
     force_option,
     json_option,
     pairs,
@@ -25,9 +25,8 @@ from pdplan.options import (
     with_console,
 )
 from reports.document import Document, Section, table_of
-from reports.numbers import MISSING, count, duration, percent, significant
-from reports.numbers import rate as rate_words
-from reports.text import clean
+from reports.text import MISSING, clean, count, duration, percent, significant
+from reports.text import rate as rate_words
 from search_spaces.bounds import BUCKETS, MAX_TOKENS, WHOLE
 from search_spaces.files import check_name
 

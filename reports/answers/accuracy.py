@@ -14,8 +14,7 @@ from costmodel.arrays import FloatArray
 from costmodel.calibration import SPREAD, Quantity
 from costmodel.words import percentage, plural
 from reports.document import Column, Document, Section, Table, said, table_of
-from reports.numbers import MISSING, count, duration, percent, signed_percent, significant
-from reports.text import clean
+from reports.text import MISSING, clean, count, duration, percent, signed_percent, significant
 from search_spaces.calibration import Calibration, MeasuredRow
 from search_spaces.measured_engines import Predicted, Predictions
 from search_spaces.measurements import RowKind

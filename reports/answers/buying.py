@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from costmodel.units import KILO
 from costmodel.words import join_words, plural
@@ -23,7 +22,7 @@ from optimizer.procurement.buying import (
 )
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.fleets import fleet_line
-from reports.numbers import (
+from reports.text import (
     MISSING,
     count,
     hourly,
@@ -241,8 +240,10 @@ def paths_table(purchase: BuyingPlan) -> Table:
 
 def months_table(purchase: BuyingPlan) -> Table:
     """A row for each month of the expected path: its cost, and what each tier is of that, all types together."""
-    tiers, cost = costs_by_tier(purchase)
-    rows = []
+    by_month, contracts = purchase.expected.by_month, purchase.terms.contracts
+    cost = np.array([by_month[:, [item.tier is tier for item in contracts]].sum(axis=1) for tier in Tier]).T
+    columns = [number for number, total in enumerate(cost.sum(axis=0)) if total]  # of tiers that cost something
+    tiers, cost, rows = [list(Tier)[number] for number in columns], cost[:, columns], []
     for record, usd in zip(_months(purchase), cost.tolist(), strict=True):
         gpus = " + ".join(f"{need} {name}" for name, need in record["peak_gpus"].items() if need)
         costs = map(money, (sum(usd), *usd))
@@ -253,14 +254,6 @@ def months_table(purchase: BuyingPlan) -> Table:
     peak = Column("GPUs at the peak", shrink=True, lines=2)
     sized = Column("sized for req/s", "right", optional=True)
     return table_of(("month", "#peak req/s", sized, peak, "#cost", *(f"#{tier.value}" for tier in tiers)), rows)
-
-
-def costs_by_tier(purchase: BuyingPlan) -> tuple[list[Tier], NDArray[np.float64]]:
-    """The tiers that cost something on the expected path, and what each costs in each month, (months, tiers) [$]."""
-    by_month, contracts = purchase.expected.by_month, purchase.terms.contracts
-    cost = np.array([by_month[:, [item.tier is tier for item in contracts]].sum(axis=1) for tier in Tier]).T
-    columns = [number for number, total in enumerate(cost.sum(axis=0)) if total]
-    return [list(Tier)[number] for number in columns], cost[:, columns]
 
 
 def terms_table(purchase: BuyingPlan) -> Table:

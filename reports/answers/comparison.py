@@ -12,11 +12,10 @@ from costmodel.words import join_words, listed, plural
 from optimizer.plans.plan import Plan, Pool
 from reports.document import Column, Document, Section, Table, said, table_of, without_empty
 from reports.fleets import split_words
-from reports.numbers import MISSING, hourly, is_number, money, quantity, signed_percent, size
 from reports.question import basis_words, has_fleet, is_simulated_row, readable_inputs, speed_words
 from reports.rows import ENGINE_SETTINGS
 from reports.slos import goal_label, latencies
-from reports.text import clean
+from reports.text import MISSING, clean, hourly, is_number, money, quantity, signed_percent, size
 from reports.verdict import gap_of_any_fleet
 
 SCHEMA: Final = "pdplan.comparison/1"

@@ -13,14 +13,14 @@ from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, plural
 from optimizer.plans.records import Outcome, pool_records, unpriced
 from optimizer.whatif.answer import RESOLUTION, ChunkCurve, Frontier, Step
-from reports import scenarios
 from reports.charts import Axis, Panel, Series, draw_panels, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.fleets import fleet_line
-from reports.numbers import MISSING, count, duration, hourly, monthly, percent, rate, signed_percent, significant
 from reports.slos import TONES, goal_label, marked, misses_used
-from reports.text import clean
+from reports.text import MISSING, clean, count, duration, hourly, monthly, percent, rate, signed_percent, significant
 from search_spaces.bounds import OVER
+
+from . import whatif
 
 QUESTIONS: Final[Mapping[str, str]] = {
     "rate": "What does more demand cost?",
@@ -36,7 +36,7 @@ MOST_VALUES: Final = 3
 """Values at which the fleet changes that the headline lists."""
 
 
-def _answers_at(steps: Sequence[Step], at: Callable[[float], str]) -> Iterator[scenarios.AnswerAt]:
+def _answers_at(steps: Sequence[Step], at: Callable[[float], str]) -> Iterator[whatif.AnswerAt]:
     """The answer on each step, and from where to where that is."""
     yield from ((f"from {at(step.start)} to {at(step.end)}", step.answer) for step in steps)
 
@@ -81,7 +81,7 @@ def frontier_document(curve: Frontier) -> Document:
             Section(charts=_staircase(curve)),
             Section(table=steps_table(curve)),
             Section(
-                sentences=tuple(scenarios.no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value))))
+                sentences=tuple(whatif.no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value))))
             ),
             Section(sentences=(" ".join(_frontier_notes(curve)),)),
         ),
@@ -100,12 +100,12 @@ def _per_dollar(step: Step) -> float:
 
 def _unit(curve: Frontier) -> str:
     """The unit of the lever's values; 1 for factors, shares and counts."""
-    return scenarios.lever_unit(curve.over).replace(scenarios.FACTOR, "") or "1"
+    return whatif.lever_unit(curve.over).replace(whatif.FACTOR, "") or "1"
 
 
 def _at(curve: Frontier, value: float | None, digits: int = STEP_DIGITS) -> str:
     """A value of the lever with its unit."""
-    return scenarios.value_words(curve.over, value or 0.0, digits)
+    return whatif.value_words(curve.over, value or 0.0, digits)
 
 
 def headline(curve: Frontier) -> str:
@@ -120,7 +120,7 @@ def headline(curve: Frontier) -> str:
         serves = list(dict.fromkeys(f"{hourly(step.answer.cost)} serves {rate(step.end)}" for step in (first, last)))
         return f"{', '.join(serves)}."
     ends = f"From {_at(curve, first.start, 3)} to {_at(curve, last.end, 3)}"
-    return f"{ends} the cheapest fleet costs {scenarios.cost_words(first.answer.cost, last.answer.cost)}."
+    return f"{ends} the cheapest fleet costs {whatif.cost_words(first.answer.cost, last.answer.cost)}."
 
 
 def _jump_sentence(curve: Frontier) -> str:
@@ -151,7 +151,7 @@ def steps_table(curve: Frontier) -> Table:
         columns = [f"#{curve.over} {'up' if rises else 'down'} to", "#cost"]
         costs = [dict.fromkeys("no fleet" if cost is None else hourly(cost) for cost in step.costs) for step in steps]
         rows = [[_at(curve, step.end), " to ".join(ends)] for step, ends in zip(steps, costs, strict=True)]
-    return scenarios.fleet_table(columns, rows, [step.answer for step in steps])
+    return whatif.fleet_table(columns, rows, [step.answer for step in steps])
 
 
 def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
@@ -171,14 +171,10 @@ def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
         effect = f"; that {join_words(effects)}" if effects else ""
         number = "All" if simulated == len(having) else f"{simulated:,} of {len(having):,}"
         basis = f"{number} fleets were simulated and meet the SLO{effect}."
-    return said(f"A row ends where its fleet misses the SLO, {exact}{unit}.", basis * bool(having), _own(curve))
-
-
-def _own(curve: Frontier) -> str:
-    """What the whole search finds for the problem as it stands."""
-    if curve.here is None or curve.own is None:
-        return ""
-    return f"At {_at(curve, curve.here)}, the file's own value, pdplan optimize finds {hourly(curve.own.cost)}."
+    own = ""
+    if curve.here is not None and curve.own is not None:
+        own = f"At {_at(curve, curve.here)}, the file's own value, pdplan optimize finds {hourly(curve.own.cost)}."
+    return said(f"A row ends where its fleet misses the SLO, {exact}{unit}.", basis * bool(having), own)
 
 
 def _staircase(curve: Frontier) -> tuple[Chart, ...]:
@@ -220,7 +216,7 @@ def _staircase(curve: Frontier) -> tuple[Chart, ...]:
 def break_even_document(curve: Frontier, *, simulable: bool) -> Document:
     """The best fleet over the range of a lever; simulable: whether --verify simulates fleets along it."""
     answers = [step.answer for step in curve.steps]
-    notes = scenarios.simulated_notes(answers)
+    notes = whatif.simulated_notes(answers)
     if notes and not simulable and all(answer.attainment is None for answer in answers):
         notes = said(
             f"Not simulated: --verify is for fleets along a price, not along {curve.over}.",
@@ -228,8 +224,8 @@ def break_even_document(curve: Frontier, *, simulable: bool) -> Document:
             f"pdplan frontier --over {curve.over} shows how far each meets the SLO." if curve.over in OVER else "",
         )
     sentences = (
-        *scenarios.no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value, EXACT_DIGITS))),
-        *scenarios.ruled_out_sentences(curve.refuted),
+        *whatif.no_fleet_sentences(_answers_at(curve.steps, lambda value: _at(curve, value, EXACT_DIGITS))),
+        *whatif.ruled_out_sentences(curve.refuted),
         *notes,
     )
     return Document(
@@ -249,7 +245,7 @@ def _changes_sentence(curve: Frontier) -> str:
         return f"From {low} to {high}, {curve.over} does not change the cheapest fleet."
     times = {1: "once", 2: "twice"}.get(len(values), f"{len(values)} times")
     where = f", at {join_words(values)}" if len(values) <= MOST_VALUES else ""
-    tolerance = scenarios.value_words(curve.over, curve.tolerance, 2).removeprefix(scenarios.FACTOR)
+    tolerance = whatif.value_words(curve.over, curve.tolerance, 2).removeprefix(whatif.FACTOR)
     exact = "" if curve.over.startswith("price.") else f" (exact to {tolerance})"
     return f"From {low} to {high}, {curve.over} changes the cheapest fleet {times}{where}{exact}."
 

@@ -15,9 +15,8 @@ from optimizer.recommend.explain import EngineQuery, Explanation, Ruling, Standi
 from optimizer.search.search import FleetSearch
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.fleets import fleet_line
-from reports.limits import constraint_words
-from reports.numbers import hourly
-from reports.text import capital
+from reports.question import constraint_words
+from reports.text import capital, hourly
 from search_spaces.enumeration import pair_refusal
 
 Explained = tuple[str, Mapping[str, int | str], Explanation]

@@ -23,10 +23,9 @@ from optimizer.plans.records import Outcome, Quantiles
 from reports.deploy.deployment import PlannedWorkload, told_apart
 from reports.deploy.describe import demand_of
 from reports.document import Document, Section, table_of
-from reports.numbers import duration, percent, rate, signed_percent
 from reports.question import slo_classes
 from reports.slos import QUANTILES, goal_label
-from reports.text import clean
+from reports.text import clean, duration, percent, rate, signed_percent
 from search_spaces.benchmark_results import read_results
 from search_spaces.calibration import other_deployment
 from search_spaces.catalog import load_catalog

@@ -14,10 +14,10 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.plans.records import Outcome
 from optimizer.procurement.operation import Day, Loss, Resilience
 from optimizer.verification.judge import Judgement, pool_behind
-from reports.command_lines import again_command
 from reports.document import Column, Document, Section, Table, said, table_of
-from reports.numbers import MISSING, count, duration, hourly, money, percent, rate, signed_percent
+from reports.question import again_command
 from reports.slos import MARKS, class_record
+from reports.text import MISSING, count, duration, hourly, money, percent, rate, signed_percent
 from reports.verdict import deciding_words
 from search_spaces.bounds import RUN_REQUESTS
 from search_spaces.problem import Problem
@@ -215,7 +215,10 @@ def autoscale_document(problem: Problem, day: Day) -> Document:
 
 def autoscale_verdict(day: Day) -> str:
     """Whether the fleet meets its SLOs in every hour, and only where none is missed what scaling ahead saves."""
-    short, doubt = [hour for hour in day.hours if not hour.carried], unsure(day)
+    short = [hour for hour in day.hours if not hour.carried]
+    doubtful_hours = plural(sum(not hour.settled for hour in day.hours), "hour")
+    doubt = "the goal lies within the 95 % interval of the whole fleet's runs. Longer runs (--requests) decide."
+    doubt = "" if all(hour.settled for hour in day.hours) else f" Undecided in {doubtful_hours} of the day: {doubt}"
     cost = (
         f"Scaled ahead by the daily profile, {duration(day.start_up_s)} before each rise, the fleet costs "
         f"{money(day.ahead_usd_per_day)} a day instead of {money(day.fixed_usd_per_day)}"
@@ -235,13 +238,6 @@ def autoscale_verdict(day: Day) -> str:
     share = percent(day.saved_usd_per_day / day.fixed_usd_per_day)
     saving = round(day.fixed_usd_per_day, 2) - round(day.ahead_usd_per_day, 2)  # of the prices as they are shown
     return f"{cost}: {money(saving)} saved ({share}).{doubt} {hours} hour meets its SLO {how}."
-
-
-def unsure(day: Day) -> str:
-    """In how many hours it is undecided whether the whole fleet meets its SLOs; empty where there is none."""
-    hours = sum(not hour.settled for hour in day.hours)
-    doubt = "the goal lies within the 95 % interval of the whole fleet's runs. Longer runs (--requests) decide."
-    return f" Undecided in {plural(hours, 'hour')} of the day: {doubt}" if hours else ""
 
 
 def _class(problem: Problem, name: str) -> str:

@@ -8,36 +8,29 @@ from typing import Final
 from costmodel.words import dearer, join_words, plural
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Status
 from optimizer.plans.records import Outcome, Provisioning
-from reports import alternatives, fleets, limits, slos, verdict
-from reports.answers import deployability, plan_details
-from reports.answers.plan_charts import roofline_chart, slo_charts
-from reports.command_lines import command_of, next_command
+from reports import fleets, question, slos, verdict
 from reports.deploy.files import Deployable
 from reports.document import Column, Document, Facts, Section, Table, said, table_of
-from reports.numbers import (
+from reports.text import (
     MISSING,
+    capital,
+    clean,
     hourly,
+    moment,
     money,
     monthly,
     percent,
     percent_beside,
     quantity,
     rate,
+    record_of,
+    sentence,
     signed_percent,
 )
-from reports.question import (
-    FLEET_LIMITS,
-    demand_sentence,
-    has_fleet,
-    is_simulated_row,
-    served_rate,
-    serving_words,
-    slo_classes,
-    slo_words,
-)
-from reports.scenarios import sensitivity_section
-from reports.text import capital, clean, moment, record_of, sentence
 from reports.views import html_view
+
+from . import plan_details
+from .plan_charts import roofline_chart, slo_charts
 
 
 def plan_document(
@@ -50,20 +43,20 @@ def plan_document(
     only a page shows.
     next_step: the command named last; made from the plan's own command when None.
     """
-    if has_fleet(plan):
-        runs = runs or deployability.what_runs(plan)
+    if question.has_fleet(plan):
+        runs = runs or plan_details.what_runs(plan)
         sections = _brief(plan, runs) if brief else complete_sections(plan, runs)
     else:
         looked_up = () if brief else (plan_details.workload_section(plan), _trust(plan))
         sections = (*_in_the_way(plan), _alternatives(plan, brief=brief), *looked_up)
-    caveats = [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if has_fleet(plan) else []
+    caveats = [sentence(text) for text in (*plan.price_remarks, *plan.warnings)] if question.has_fleet(plan) else []
     # the headline of a fleet says which model it serves, and by which engine
-    subject = () if has_fleet(plan) else (f"{clean(plan.model)} on {serving_words(plan)}",)
+    subject = () if question.has_fleet(plan) else (f"{clean(plan.model)} on {question.serving_words(plan)}",)
     return Document(
         headline=said(*verdict.headlines(plan), *caveats),
         sections=sections,
-        positive=has_fleet(plan) and not slos.missed_classes(plan),
-        next_step=next_command(plan) if next_step is None else next_step,
+        positive=question.has_fleet(plan) and not slos.missed_classes(plan),
+        next_step=question.next_command(plan) if next_step is None else next_step,
         about=(
             clean(plan.name),
             *subject,
@@ -79,7 +72,7 @@ def plan_page(plan: Plan, document: Document | None = None) -> str:
 
 
 def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
-    more = len(alternatives.alternative_groups(plan)) - 1 - len(_alternative_rows(plan, brief=True))
+    more = len(fleets.alternative_groups(plan)) - 1 - len(_alternative_rows(plan, brief=True))
     return (
         Section(table=fleets.fleet_table(plan)),
         Section(table=slos.brief_slo_table(plan), notes=said(_risk_sentence(plan), slos.unserved_sentence(plan))),
@@ -93,7 +86,7 @@ def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
                         verdict.goodput_sentence(plan),
                         verdict.waste_sentence(plan),
                         verdict.prefix_sentence(plan),
-                        deployability.deploy_sentence(plan, runs),
+                        plan_details.deploy_sentence(plan, runs),
                         f"-v shows {plural(more, 'more alternative')}." if more > 0 else "",
                     )
                 ),
@@ -107,7 +100,7 @@ def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
 
 def _risk_sentence(plan: Plan) -> str:
     """The risk, with the number of the fleet that survives."""
-    kinds = [{row.kind for row in group} for group in alternatives.alternative_groups(plan)]
+    kinds = [{row.kind for row in group} for group in fleets.alternative_groups(plan)]
     number = next((f": fleet {number}." for number, names in enumerate(kinds, 1) if "safe" in names), ".")
     return f"{risk.removesuffix('.')}{number}" if (risk := verdict.risk_sentence(plan)) else ""
 
@@ -141,8 +134,8 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
                 verdict.router_sentence(plan),
                 verdict.precision_sentence(plan),
                 verdict.speculation_sentence(plan),
-                deployability.backend_sentence(runs),
-                deployability.deploy_sentence(plan, runs),
+                plan_details.backend_sentence(runs),
+                plan_details.deploy_sentence(plan, runs),
             ),
         ),
         Section(
@@ -166,9 +159,9 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
         ),
         plan_details.front_section(plan),
         _alternatives(plan, brief=False),
-        *(() if plan.status is Status.STATED else (sensitivity_section(plan),)),
+        *(() if plan.status is Status.STATED else (plan_details.sensitivity_section(plan),)),
         plan_details.workload_section(plan),
-        plan_details.settings_section(plan, deployability.files_section(plan, runs)),
+        plan_details.settings_section(plan, plan_details.files_section(plan, runs)),
         _trust(plan),
     )
 
@@ -179,7 +172,7 @@ def _tiles(plan: Plan) -> Facts:
     of = "of requests" if len(plan.classes) == 1 else f"of {clean(worst.name, 30)}, the tightest class,"
     is_too_small = plan.status is Status.STATED and slos.missed_classes(plan)
     per_token = None if is_too_small else plan.usd_per_million_output_tokens
-    rate_words = f"per million output tokens at {rate(served_rate(plan))}"
+    rate_words = f"per million output tokens at {rate(question.served_rate(plan))}"
     return (
         (hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
         (money(per_token), "; ".join(said(rate_words, verdict.day_price_words(plan)))),
@@ -192,31 +185,31 @@ def _limits(plan: Plan) -> Table:
     columns = (Column("limit", shrink=True, lines=2), "where", "#used", Column("because", shrink=True, lines=12))
     rows = [
         (
-            limits.constraint_words(item.constraint),
+            question.constraint_words(item.constraint),
             clean(item.where, 20),
-            limits.used_words(item),
-            limits.binding_sentence(item),
+            question.used_words(item),
+            question.binding_sentence(item),
         )
-        for item in limits.tightest_limits(plan)
+        for item in question.tightest_limits(plan)
     ]
     return table_of(columns, rows)
 
 
 def _in_the_way(plan: Plan) -> tuple[Section, ...]:
     """Of a plan without a fleet: what was asked, what came nearest, and which limit to relax."""
-    obstacles = limits.violated(plan) or limits.tightest_limits(plan)[:1]
-    question = [f"Asked: {demand_sentence(plan)}", *(f"{slo_words(item)}." for item in slo_classes(plan))]
+    obstacles = question.violated(plan) or question.tightest_limits(plan)[:1]
+    slo_sentences = (f"{question.slo_words(item)}." for item in question.slo_classes(plan))
     sentences = []
     for limit in obstacles:
-        obstacle = limits.binding_sentence(limit)
+        obstacle = question.binding_sentence(limit)
         # where not every fleet was tried, another one may need less
-        if plan.status is Status.TIME_LIMIT and limit.constraint in {*FLEET_LIMITS, "inventory"}:
+        if plan.status is Status.TIME_LIMIT and limit.constraint in {*question.FLEET_LIMITS, "inventory"}:
             used, most = (quantity(value, limit.unit) for value in (limit.used, limit.limit))
-            obstacle = f"The nearest fleet found needs {used}; {limits.limit_words(limit)} is {most}."
-        sentences.append(f"{obstacle} {limits.relax_sentence(limit)}")
+            obstacle = f"The nearest fleet found needs {used}; {question.limit_words(limit)} is {most}."
+        sentences.append(f"{obstacle} {question.relax_sentence(limit)}")
     return (
-        Section(sentences=tuple(question)),
-        Section(sentences=tuple(alternatives.miss_sentences(plan))),
+        Section(sentences=(f"Asked: {question.demand_sentence(plan)}", *slo_sentences)),
+        Section(sentences=tuple(fleets.miss_sentences(plan))),
         Section(sentences=tuple(sentences)),
     )
 
@@ -224,12 +217,8 @@ def _in_the_way(plan: Plan) -> tuple[Section, ...]:
 def _alternative_rows(plan: Plan, *, brief: bool) -> list[tuple[int, Alternative]]:
     """The cheapest fleet of each kind, by number; brief: few, and without the recommended one and runners-up."""
     left_out = {"recommended", "other_engines"} if brief else set[str]()
-    left_out |= set() if has_fleet(plan) else {"recommended", "nearest_miss"}
-    distinct = (
-        [group[0] for group in alternatives.alternative_groups(plan)]
-        if brief
-        else alternatives.distinct_alternatives(plan)
-    )
+    left_out |= set() if question.has_fleet(plan) else {"recommended", "nearest_miss"}
+    distinct = [group[0] for group in fleets.alternative_groups(plan)] if brief else fleets.distinct_alternatives(plan)
     rows = [(number, row) for number, row in enumerate(distinct, 1) if row.kind not in left_out]
     return rows[:BRIEF_ALTERNATIVES] if brief else rows
 
@@ -239,7 +228,7 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
     shown = _alternative_rows(plan, brief=brief)
     if all(row.kind == "recommended" for _, row in shown):
         return Section()
-    tones = ["out" if not alternatives.is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in shown]
+    tones = ["out" if not fleets.is_feasible(row) else "chosen" * (row.kind == "recommended") for _, row in shown]
     cells = [_alternative_cells(number, row, plan, brief=brief) for number, row in shown]
     columns = [
         Column("#", "right"),
@@ -255,7 +244,7 @@ def _alternatives(plan: Plan, *, brief: bool) -> Section:
         return Section(table=table)
     how = "--alternative N shows, simulates or deploys fleet N; 1 is the recommended one."
     notes = said(
-        how if has_fleet(plan) else "",
+        how if question.has_fleet(plan) else "",
         "SLO met: the share of the requests of all classes together." if len(plan.classes) > 1 else "",
         *(f"{number}: {text}" for number, row in shown if (text := _reason(row, plan))),
     )
@@ -270,15 +259,15 @@ BRIEF_ALTERNATIVES: Final = 3
 def _alternative_cells(number: int, row: Alternative, plan: Plan, *, brief: bool) -> tuple[str, ...]:
     """The cells of an alternative; one that was not simulated in a plan that was says so."""
     pools, price, own = row.pools, row.cost_usd_per_hour, plan.cost_usd_per_hour
-    name, extra = alternatives.alternative_name(row), MISSING
-    if row.kind != "recommended" and alternatives.is_feasible(row) and price and own:
+    name, extra = fleets.alternative_name(row), MISSING
+    if row.kind != "recommended" and fleets.is_feasible(row) and price and own:
         name += ", by formula" if plan.simulated and not row.simulated else ""
         extra = signed_percent(price / own - 1.0)
     fleet = fleets.fleet_line(pools, limits=not brief) if pools else ""
     return (
         str(number),
         name,
-        fleet or alternatives.why_not_sentence(row) or MISSING,
+        fleet or fleets.why_not_sentence(row) or MISSING,
         *([fleets.limits_by_role(pools)] if brief else []),
         money(price),
         extra,
@@ -292,10 +281,8 @@ def _reason(row: Alternative, plan: Plan) -> str:
         return ""
     cost, own = row.cost_usd_per_hour, plan.cost_usd_per_hour
     prices = {"the same cost"} | ({f"costs {dearer(cost, own)}"} if cost and own else set())
-    without = (
-        f"The cheapest fleet {clean(row.label, alternatives.ENGINES_LIMIT)}." if row.kind == "other_engines" else ""
-    )
-    return " ".join(said(without, "" if row.why_not in prices else alternatives.why_not_sentence(row)))
+    without = f"The cheapest fleet {clean(row.label, fleets.ENGINES_LIMIT)}." if row.kind == "other_engines" else ""
+    return " ".join(said(without, "" if row.why_not in prices else fleets.why_not_sentence(row)))
 
 
 def _trust(plan: Plan) -> Section:
@@ -305,17 +292,17 @@ def _trust(plan: Plan) -> Section:
     basis = "Latencies, request rates and utilization are by formula. "
     if plan.simulated:
         basis = "Latencies and request rates are simulated; utilization is by formula. "
-    elif is_simulated_row(plan):
+    elif question.is_simulated_row(plan):
         basis = "Latencies are simulated; request rates and utilization are by formula. "
     verb = "is" if len(source.assumptions) == 1 else "are"
     facts = (
-        f"Demand: {demand_sentence(plan)}" if has_fleet(plan) else "",
-        f"{basis * has_fleet(plan)}Nothing here was measured on your machines.",
+        f"Demand: {question.demand_sentence(plan)}" if question.has_fleet(plan) else "",
+        f"{basis * question.has_fleet(plan)}Nothing here was measured on your machines.",
         f"{assumption_words} {verb} in force: provenance.assumptions in plan.json." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}.",
     )
-    return Section("Trust", said(*facts), code=command_of(plan), sections=plan_details.trust_sections(plan))
+    return Section("Trust", said(*facts), code=question.command_of(plan), sections=plan_details.trust_sections(plan))
 
 
 SAME_PRICE: Final = 1e-3
@@ -330,18 +317,18 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
     """
     plan = evaluation.plan
     # a pool or a limit on the fleet gives out, rather than the misses that come of it
-    binding = sorted(limits.tightest_limits(plan), key=lambda limit: limit.constraint == "attainment")
+    binding = sorted(question.tightest_limits(plan), key=lambda limit: limit.constraint == "attainment")
     advice = said(
         provisioning_sentence(evaluation.provisioning, plan),
         twice_sentence(evaluation),
         *((verdict.router_sentence(plan),) if brief else ()),
         cheapest_sentence(evaluation),
     )
-    sections: tuple[Section, ...] = (Section(sentences=advice), *complete_sections(plan, deployability.what_runs(plan)))
+    sections: tuple[Section, ...] = (Section(sentences=advice), *complete_sections(plan, plan_details.what_runs(plan)))
     if brief:
         facts = said(
             verdict.day_price_words(plan, verdict.DAY_PRICE),
-            f"Binds first: {limits.binding_sentence(binding[0])}" if binding else "",
+            f"Binds first: {question.binding_sentence(binding[0])}" if binding else "",
         )
         sections = (*_brief(plan, None), Section(sentences=(*facts, *advice)))
     return Document(
@@ -377,7 +364,7 @@ def _price_sentence(evaluation: FleetEvaluation) -> str:
     """What the fleet costs; per token only where it serves the demand."""
     plan = evaluation.plan
     price = f"It costs {hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
-    load = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {serving_words(plan)}"
+    load = f"{rate(plan.demand_rps)} of {clean(plan.model, 40)} on {question.serving_words(plan)}"
     if evaluation.outcome is Outcome.MISSES or plan.usd_per_million_output_tokens is None:
         return f"{price} for {load}."
     return f"{price}: {money(plan.usd_per_million_output_tokens)} per million output tokens at {load}."
@@ -437,7 +424,7 @@ def cheapest_sentence(evaluation: FleetEvaluation) -> str:
     best, cost = evaluation.cheapest, evaluation.plan.cost_usd_per_hour or 0.0
     if best is None:
         return f"Cheapest fleet: none. {evaluation.no_cheapest}" if evaluation.no_cheapest else ""
-    if not has_fleet(best) or evaluation.saving_usd_per_hour is None:
+    if not question.has_fleet(best) or evaluation.saving_usd_per_hour is None:
         return f"Cheapest fleet: none. {verdict.no_fleet_headline(best)}"
     saving = evaluation.saving_usd_per_hour
     basis = "" if best.simulated else " by formula"

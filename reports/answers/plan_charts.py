@@ -19,19 +19,7 @@ from optimizer.verification.simulated_plan import Curve
 from reports import charts
 from reports.document import Chart, table_of
 from reports.fleets import ROLES, dearest_first, pool_label
-from reports.limits import constraint_words
-from reports.numbers import (
-    MISSING,
-    count,
-    duration,
-    hourly,
-    is_number,
-    percent,
-    power_of_two,
-    rate,
-    si,
-    significant,
-)
+from reports.question import constraint_words
 from reports.slos import (
     QUANTILES,
     TONES,
@@ -42,7 +30,21 @@ from reports.slos import (
     tails_of_limits,
     tightest_first,
 )
-from reports.text import capital, clean, in_words
+from reports.text import (
+    MISSING,
+    capital,
+    clean,
+    count,
+    duration,
+    hourly,
+    in_words,
+    is_number,
+    percent,
+    power_of_two,
+    rate,
+    si,
+    significant,
+)
 from reports.verdict import growth_sentence
 
 MOST_CLASSES: Final = 3

@@ -1,25 +1,64 @@
-"""What a reader of a plan looks up: how pools run, every setting, and what the figures rest on."""
+"""What a reader of a plan looks up: how pools run, settings, what moves the cost, what runs it, and its basis."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
+import posixpath
+import shlex
+from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from costmodel.metric import METRICS
-from costmodel.words import plural
+from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan, Pool
-from optimizer.plans.records import ClassLatencies, EnginePool, Outcome, Simulation
-from reports import alternatives
-from reports.document import Column, Detail, Section, Table, table_of
-from reports.fleets import FLEET_WITH_LIMITS, fleet_line
-from reports.numbers import MISSING, count, duration, hourly, is_number, percent, rate, signed_percent, significant
-from reports.question import arrival_facts, arrivals, day_rate, inputs_of, offers, readable_inputs
+from optimizer.plans.records import (
+    BreakEven,
+    ClassLatencies,
+    EnginePool,
+    LeverSensitivity,
+    Outcome,
+    PricePiece,
+    Sensitivity,
+    Simulation,
+    engine_counts,
+)
+from reports.deploy.deployment import NamelessWeightsError
+from reports.deploy.files import Deployable, deployable, planned_target
+from reports.document import Column, Detail, Section, Table, said, table_of
+from reports.fleets import FLEET_WITH_LIMITS, ORIGINS, fleet_line, outcome_words, own_pools, tried_fleets
+from reports.question import (
+    arrival_facts,
+    arrivals,
+    command_words,
+    day_rate,
+    has_fleet,
+    inputs_of,
+    offers,
+    readable_inputs,
+)
 from reports.rows import SETTINGS
 from reports.slos import OUTCOMES, goal_words, spread, tails_of_limits, worst_tails
-from reports.text import clean, in_words, sentence
+from reports.text import (
+    MISSING,
+    clean,
+    count,
+    duration,
+    hourly,
+    in_words,
+    is_number,
+    percent,
+    rate,
+    sentence,
+    signed_percent,
+    significant,
+)
+from search_spaces.problem import target_of
+
+from .whatif import lever_words, value_words
 
 INPUTS_LIMIT: Final = 20_000
 LABELS: Final = {"spare_replicas": "of which spare", "gpus": "GPUs", "usd_per_hour": "price"}
@@ -124,9 +163,9 @@ def simulated_fleets_section(plan: Plan) -> Section:
         return Section()
     own = _own_outcome(simulation)
     fleets: list[SimulatedFleet] = [(cost, "recommended", plan.pools, simulation.classes, own)]
-    for fleet in alternatives.tried_fleets(plan):
+    for fleet in tried_fleets(plan):
         if fleet.latencies:
-            outcome, name = alternatives.outcome_words(fleet, plan), in_words(fleet.what, alternatives.ORIGINS)
+            outcome, name = outcome_words(fleet, plan), in_words(fleet.what, ORIGINS)
             fleets.append((fleet.cost_usd_per_hour, name, fleet.pools, fleet.latencies, outcome))
     if len(fleets) < 2:
         return Section()
@@ -287,3 +326,221 @@ def accuracy_table(plan: Plan) -> Table:
         if not used or (row.accelerator, row.mode) in used
     ]
     return table_of((*headers, *errors), rows)
+
+
+# --- what moves the cost ----------------------------------------------------------------------------------------------
+
+
+def _ends(row: LeverSensitivity) -> tuple[tuple[str, float | None], tuple[str, float | None]]:
+    """Both ends of a lever in words, and the least cost there [$/h]."""
+    return (
+        (value_words(row.lever, row.low), row.usd_per_hour_low),
+        (value_words(row.lever, row.high), row.usd_per_hour_high),
+    )
+
+
+def piece_here(row: BreakEven) -> PricePiece | None:
+    """The piece that the price at hand is in."""
+    return next((piece for piece in row.pieces if piece.low <= row.usd_per_gpu_hour <= piece.high), None)
+
+
+def break_even_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
+    """Say at which price of a GPU another fleet takes over first.
+
+    What changes is the cheapest fleet by formula, which is named unless it has the same GPUs as the
+    recommended one.
+    """
+    rows = [
+        (row, below.high, above if piece_here(row) == below else below)
+        for row in sensitivity.break_even
+        for below, above in pairwise(row.pieces)
+        if row.usd_per_gpu_hour > 0 and piece_here(row) in (below, above)
+    ]
+    if not rows:
+        owns_gpus = any(entry.get("owned") for entry in plan.provenance.inputs.get("accelerators", ()))
+        gpu_phrase = "a GPU to rent (what owned ones cost was not moved)" if owns_gpus else "a GPU"
+        return f"By formula no price of {gpu_phrase}, from a quarter to four times as much, changes the cheapest fleet"
+    row, at, piece = min(rows, key=lambda item: abs(item[1] / item[0].usd_per_gpu_hour - 1.0))
+    away = at / row.usd_per_gpu_hour - 1.0
+    change = (
+        f"{'above' if away >= 0 else 'below'} {hourly(at)} per {clean(row.accelerator, 24)} ({signed_percent(away)})"
+    )
+    is_own_fleet = _alike(own_pools(plan), piece.pools)
+    fleet = "the recommended fleet" if is_own_fleet else fleet_line(piece.pools)
+    takes_over = f"{fleet} becomes cheaper" if piece.pools else "no fleet fits the budget"
+    here = piece_here(row)
+    if here is None or _gpus(here.pools) == plan.gpus:  # the same GPUs cost the same unless whole nodes are billed
+        return f"Break-even by formula: {change}, {takes_over}"
+    return f"By formula the cheapest fleet is {fleet_line(here.pools)}; {change}, {takes_over}"
+
+
+def _gpus(pools: Sequence[EnginePool]) -> Counter[str]:
+    """GPUs by accelerator."""
+    return sum((Counter({pool.accelerator: pool.gpus}) for pool in pools), Counter[str]())
+
+
+def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:
+    """Whether these are the pools of the recommended fleet, in any order."""
+    return bool(own) and engine_counts(own) == engine_counts(pools)
+
+
+def base_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
+    """Say which fleets the section's costs are of, and how the recommended one stands to them."""
+    own, base = hourly(plan.cost_usd_per_hour), hourly(sensitivity.usd_per_hour)
+    opening = f"One lever moves at a time, by formula. Costs are those of the cheapest fleet, now {base}"
+    if _alike(own_pools(plan), sensitivity.pools):
+        return f"{opening}, the recommended one."
+    simulated_fleets = [] if plan.simulation is None else plan.simulation.others
+    missed = any(_alike(fleet.pools, sensitivity.pools) and not fleet.held for fleet in simulated_fleets)
+    unconfirmed = ", as simulation did not confirm that one" if missed else ""
+    return f"{opening}. The recommended fleet costs {own}{unconfirmed}."
+
+
+def swing_sentence(sensitivity: Sensitivity) -> str:
+    """Say which lever moves the cost most, or leaves no fleet."""
+    base = sensitivity.usd_per_hour
+    costs = {row.lever: [base, row.usd_per_hour_low, row.usd_per_hour_high] for row in sensitivity.levers}
+    row = next((row for row in sensitivity.levers if None in costs[row.lever]), sensitivity.levers[0])
+    lever, ends = lever_words(row.lever), [cost for cost in costs[row.lever] if cost is not None]
+    name = lever if lever == "burstiness" else f"the {lever}"
+    without = next((value for value, cost in _ends(row) if cost is None), None)
+    if without is not None:
+        return f"With {name} at {without}, no fleet meets the SLO"
+    if max(ends) - min(ends) <= 1e-9 * base:
+        return f"No lever changes the cost within {percent(sensitivity.share)}: this fleet has room"
+    return f"The cost depends most on {name}: {hourly(min(ends))} to {hourly(max(ends))}"
+
+
+def sensitivity_section(plan: Plan) -> Section:
+    """The section of a plan that has a fleet; where no lever was moved, what moves them."""
+    sensitivity = plan.sensitivity
+    if sensitivity is None:
+        none = "Not worked out for this plan; pdplan whatif moves prices, demand, SLOs and limits."
+        return Section("Sensitivity", (none,), detail=Detail.PAGE)
+    changes = [(row, flip) for row in sensitivity.levers for flip in row.flips]
+    sentences = (
+        break_even_sentence(plan, sensitivity),
+        swing_sentence(sensitivity) if sensitivity.complete else "",
+        f"No other lever changes the fleet within {percent(sensitivity.share)}"
+        if sensitivity.complete and not changes
+        else "",
+        "Step times are moved over the 90 % interval of our prediction errors" if sensitivity.complete else "",
+    )
+    cells = [
+        (
+            lever_words(row.lever),
+            *(value_words(row.lever, value) for value in (row.value, flip.same_at, flip.other_at)),
+            fleet_line(flip.pools),
+            hourly(flip.usd_per_hour),
+        )
+        for row, flip in changes
+    ]
+    which = Column("which", shrink=True, lines=4)
+    table = table_of(("lever", "#now", "#same engines at", "#others at", which, "#$/h fleet"), cells)
+    where = Section("Levers that make another fleet the cheapest", table=table)
+    return Section(
+        "Sensitivity",
+        (base_sentence(plan, sensitivity), *(f"{text}." for text in said(*sentences))),
+        levers_table(sensitivity.levers, sensitivity.usd_per_hour),
+        sections=(*((_prices_section(sensitivity),) if sensitivity.break_even else ()), *((where,) if changes else ())),
+    )
+
+
+def levers_table(levers: Sequence[LeverSensitivity], base: float | None) -> Table:
+    """Each lever with its ends and what the cheapest fleet costs there, and beside it at hand [$/h]."""
+    change = Column("change", "right", optional=True)
+    columns = (Column("lever", shrink=True), "#lower", "#$/h fleet", change, "#higher", "#$/h fleet", change)
+    rows = []
+    for row in levers:
+        cells = [lever_words(row.lever)]
+        for value, cost in _ends(row):
+            swing = "no fleet" if cost is None else signed_percent(cost / base - 1.0) if base else MISSING
+            cells += [value, hourly(cost), swing]
+        rows.append(cells)
+    return table_of(columns, rows)
+
+
+def _prices_section(sensitivity: Sensitivity) -> Section:
+    """Which fleet is the cheapest at each price of a GPU."""
+    rows = [
+        (
+            clean(row.accelerator),
+            hourly(piece.low),
+            hourly(piece.high),
+            fleet_line(piece.pools),
+            hourly(piece.usd_per_hour_low),
+            hourly(piece.usd_per_hour_high),
+            "yes" if piece is piece_here(row) else "no",
+        )
+        for row in sensitivity.break_even
+        for piece in row.pieces
+    ]
+    headers = ("GPU", "#$/h GPU from", "#to", "cheapest fleet", "#$/h fleet from", "#to", "now")
+    return Section("Cheapest fleet by price of a GPU", table=table_of(headers, rows), detail=Detail.PAGE)
+
+
+# --- what runs it -----------------------------------------------------------------------------------------------------
+
+
+def what_runs(plan: Plan) -> Deployable | None:
+    """What runs a plan with every choice left to its default, worked out once for all views of it.
+
+    None for a plan without a fleet, and where a file of the user describes the model or the accelerators: views must
+    not depend on what lies on the disk.
+    """
+    is_of_catalog = not plan.provenance.inputs.get("catalog") and bool(inputs_of(plan, "model").get("name"))
+    return deployable(plan) if has_fleet(plan) and is_of_catalog else None
+
+
+def deploy_sentence(plan: Plan, runs: Deployable | None) -> str:
+    """Say which targets cannot run a plan; empty where its own can, or its engine's, or where none is known.
+
+    The targets named are those that run the plan's engine.
+    """
+    if runs is None or not runs.refused:
+        return ""
+    if runs.target is None:
+        return f"{no_target_words(runs)} (pdplan deploy says why)."
+    unable = [f"{target_of(name).title}{' alone' * (name == plan.engine)}" for name in runs.refused]
+    title, why = target_of(runs.target).title, f"pdplan deploy --target {next(iter(runs.refused))} says why"
+    return f"Deploy it with {title}: {join_words(unable)} cannot run it ({why})."
+
+
+def no_target_words(runs: Deployable) -> str:
+    """Say of a plan that no target runs that none does, or that one would if its weights had a name."""
+    is_nameless = all(isinstance(error, NamelessWeightsError) for error in runs.refused.values())
+    return (
+        "To deploy this plan, name a checkpoint with --model" if is_nameless else "No deployment target runs this plan"
+    )
+
+
+def backend_sentence(runs: Deployable | None) -> str:
+    """Say that GPU types have to share one attention backend, which step times do not allow for; else empty."""
+    engines = None if runs is None else runs.engines
+    backend = None if engines is None else engines.pools[0].settings.attention_backend
+    if engines is None or backend is None:
+        return ""
+    names = list(dict.fromkeys(pool.accelerator for pool in engines.pools))
+    every = "both" if len(names) == 2 else "all"
+    return (
+        f"Shared attention backend: to hand over KV, {join_words(names)} {every} run the attention backend {backend}. "
+        "Step times are predicted for the backend that each would choose by itself."
+    )
+
+
+def deploy_command(plan: Plan, runs: Deployable | None) -> str:
+    """The command that writes the files that deploy a plan; empty where no target runs it."""
+    target = planned_target(plan) if runs is None else runs.target
+    if target is None:
+        return ""
+    words = command_words(plan)
+    folder = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in {"-o", "--output"}), "plan")
+    target_flag = "" if target == planned_target(plan) else f" --target {target}"
+    return f"pdplan deploy {shlex.quote(posixpath.join(folder, 'plan.json'))}{target_flag} -o deploy"
+
+
+def files_section(plan: Plan, runs: Deployable | None) -> Section:
+    """The command that writes the files that deploy a plan, or why none does."""
+    words = "They tell the engines these settings, and a max_model_len with room for a chat template."
+    words = f"{no_target_words(runs)}." if runs is not None and runs.target is None else words
+    return Section("Deployment files", (words,), code=deploy_command(plan, runs))

@@ -20,8 +20,11 @@ from optimizer.plans.records import TOLERANCE, ClassJudgement, ClassLatencies, O
 from optimizer.verification.judge import RatePoint, half_width
 from optimizer.verification.simulated_plan import Curve, DaySlot, Simulated
 from reports.document import Column, Document, Section, Table, said, table_of
-from reports.numbers import (
+from reports.question import served_rate
+from reports.slos import QUANTILES, class_record, goal_label, marked, misses_used, requests_of
+from reports.text import (
     MISSING,
+    clean,
     count,
     duration,
     is_number,
@@ -31,9 +34,6 @@ from reports.numbers import (
     si,
     significant,
 )
-from reports.question import served_rate
-from reports.slos import QUANTILES, class_record, goal_label, marked, misses_used, requests_of
-from reports.text import clean
 from reports.verdict import deciding_words, requests_to_decide, result_words
 
 from .plan_charts import curve_chart
@@ -85,8 +85,14 @@ def simulation_document(simulation: Simulated, *, next_step: str = "") -> Docume
 
 def _basis_sentences(simulation: Simulated) -> tuple[str, ...]:
     """Say which requests were simulated, what is counted of them, and to what every class is known."""
-    unfilled = simulation.unfilled
     judgement, until, seeds = simulation.judgement, simulation.request.until, simulation.seeds
+    too_short = ""  # the fleet never has as many requests as under a steady load
+    if simulation.unfilled is not None:
+        residence, span = map(duration, simulation.unfilled)
+        too_short = (
+            f"These runs are too short to fill the fleet: a request takes {residence}, but a run only {span}, of which "
+            "a tenth is warm-up. Under a steady load, latencies are longer. Leave out --requests to simulate enough."
+        )
     runs = f" in {len(judgement.runs)} runs" if len(judgement.runs) > 1 else ""
     requests = f"{count(sum(run.demand.trace.size for run in judgement.runs))} requests{runs}"
     width, seed_words = half_width(judgement), ", ".join(map(str, seeds[:2])) + (", ..." if len(seeds) > 2 else "")
@@ -94,20 +100,11 @@ def _basis_sentences(simulation: Simulated) -> tuple[str, ...]:
     precision = "" if until is None else f"; ±{percent(until)} was asked for"
     if until is not None and width > until:
         precision += " and takes too many requests"
-    return (
+    return said(
         f"{clean(simulation.plan.name, 30)}: {requests} at {rate(judgement.rate)}, {source_words(simulation)}.",
         f"The first 10 % of each run{drawn} are warm-up and not counted. 95 % intervals reach at most "
         f"{percent(width).removeprefix('<').removesuffix('%')}percentage points from a share{precision}.",
-        *(() if unfilled is None else (_unfilled_sentence(*unfilled),)),
-    )
-
-
-def _unfilled_sentence(residence: float, span: float) -> str:
-    """Say that the runs are too short: the fleet never has as many requests as under a steady load."""
-    return (
-        f"These runs are too short to fill the fleet: a request takes {duration(residence)}, but a run only "
-        f"{duration(span)}, of which a tenth is warm-up. Under a steady load, latencies are longer. Leave out "
-        "--requests to simulate enough."
+        too_short,
     )
 
 

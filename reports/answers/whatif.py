@@ -1,31 +1,204 @@
-"""The answers of whatif and map: sweeps and maps, shadow prices and near-optimal fleets."""
+"""The answers of whatif and map: sweeps and maps, shadow prices and near-optimal fleets; levers in words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import cycle, groupby
 from typing import Any, Final
 
 from costmodel.words import plural
 from optimizer.whatif.answer import Answer, ScenarioAnswer, ShadowPrice
 from reports.charts import EMPTY_CELL, HeatCell, draw_heat_map, tone_of
-from reports.document import Chart, Column, Document, Section, Table, table_of, without_empty
+from reports.document import Chart, Column, Document, Section, Table, said, table_of, without_empty
 from reports.fleets import fleet_line
-from reports.limits import constraint_words
-from reports.numbers import MISSING, hourly, percent, quantity, rate, signed_percent, significant
-from reports.scenarios import (
-    cost_cell,
-    cost_words,
-    fleet_notes,
-    fleet_table,
-    no_fleet_document,
-    no_fleet_sentences,
-    ruled_out_sentences,
-    simulated_notes,
-    varied_words,
+from reports.question import constraint_words
+from reports.text import (
+    MISSING,
+    capital,
+    clean,
+    exact,
+    hourly,
+    monthly,
+    percent,
+    quantity,
+    rate,
+    sentence,
+    signed_percent,
+    significant,
 )
-from reports.text import clean
+from search_spaces.quantities import BASE_UNIT, Kind, QuantityError
+from search_spaces.scenarios import LEVERS, lever_of, number_of
+
+QUANTILE: Final = "step_time_quantile"
+FACTOR: Final = "×"
+"""Unit of levers that multiply."""
+
+
+def lever_words(key: str) -> str:
+    """Say a lever in words.
+
+    >>> lever_words("price.H100"), lever_words("rate_scale"), lever_words("burstiness")
+    ('price of H100', 'request rate', 'burstiness')
+    """
+    head, _, name = key.partition(".")
+    return (
+        f"price of {clean(name, 24)}"
+        if head == "price" and name
+        else lever_of(key).name or clean(key).replace("_", " ")
+    )
+
+
+def value_words(key: str, value: float, digits: int = 3) -> str:
+    """Write a lever's value with its unit; factors stand at ×1, step times at a quantile of their errors.
+
+    >>> value_words("price.H100", 3.192), value_words("rate_scale", 0.8), value_words("budget", 40.0)
+    ('$3.19/h', '×0.8', '$40.00/h')
+    """
+    unit = lever_unit(key)
+    if key == QUANTILE:
+        return f"{percent(value)} quantile"
+    return f"{FACTOR}{significant(value, digits)}" if unit == FACTOR else exact(value, unit, digits)
+
+
+def lever_unit(key: str) -> str:
+    """The unit of a lever's values; none for counts and other plain numbers.
+
+    >>> lever_unit("price.H100"), lever_unit("rate"), lever_unit("rate_scale"), lever_unit("max_gpus")
+    ('$/h', 'req/s', '×', '')
+    """
+    lever = lever_of(key)
+    return lever.unit if lever.kind is None else "req/s" if lever.kind is Kind.RATE else BASE_UNIT[lever.kind]
+
+
+def varied_words(key: str, values: Sequence[object]) -> list[str]:
+    """Varied values in words: numbers in the unit of their lever, in three digits where these tell them apart.
+
+    >>> varied_words("price.H100", [2.5]), varied_words("rate", ["600/min", 16.6667])
+    (['$2.50/h'], ['10 req/s', '16.7 req/s'])
+    >>> varied_words("scenario", ["007"]), varied_words("weight_dtype", ["fp8", None])
+    (['007'], ['fp8', ''])
+    """
+    short, long = ([_varied_value(key, value, digits) for value in values] for digits in (3, 6))
+    return short if len({*short}) == len({*long}) else long
+
+
+def _varied_value(key: str, value: object, digits: int) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool) or (isinstance(value, str) and key.partition(".")[0] not in LEVERS):
+        return clean(str(value))
+    try:
+        return value_words(key, number_of(key, str(value)), digits)
+    except QuantityError:
+        return clean(str(value))
+
+
+# --- the fleets that answer ------------------------------------------------------------------------------------------
+
+FLEET: Final = Column("replicas × GPU", shrink=True, lines=4)
+"""The pools of a fleet, whole on a terminal of 80 columns where they are two."""
+AnswerAt = tuple[str, Answer]
+"""An answer, and where it is one as the end of a sentence, such as "at rate 5 req/s"."""
+
+
+def whatif_document(answers: Sequence[Document], remarks: Sequence[str], about: Sequence[str]) -> Document:
+    """The answers to all that was asked as one document; what two of them say stands once.
+
+    remarks: what a buyer has to know of the prices; about: the question, and the name of the problem.
+    """
+    first, *rest = answers
+    sections = list(first.sections)
+    for document in rest:
+        sections += [Section(sentences=document.headline), *document.sections]
+    sections.append(Section(sentences=tuple(remarks)))
+    known = set[str]()
+    for at, section in enumerate(sections):
+        sections[at] = replace(section, sentences=tuple(text for text in section.sentences if text not in known))
+        known.update(section.sentences)
+    positive = any(item.positive for item in answers)
+    return replace(first, sections=tuple(sections), positive=positive, about=tuple(about))
+
+
+def fleet_table(columns: Sequence[Column | str], rows: Sequence[Sequence[str]], answers: Sequence[Answer]) -> Table:
+    """A table of answers: some columns, the fleet and, where any was simulated, the share that met the SLO."""
+    cells = [
+        [*row, fleet_line(answer.pools) if answer.pools else MISSING, percent(answer.attainment)]
+        for row, answer in zip(rows, answers, strict=True)
+    ]
+    if all(answer.attainment is None for answer in answers):
+        return table_of([*columns, FLEET], [row[:-1] for row in cells])
+    return table_of([*columns, FLEET, "#SLO met"], cells)
+
+
+def cost_cell(answer: Answer) -> str:
+    """What the fleet of an answer costs."""
+    return "no fleet" if answer.cost is None else hourly(answer.cost)
+
+
+def fleet_notes(answers: Sequence[AnswerAt], *notes: str) -> tuple[str, ...]:
+    """Where there is no fleet and why, what simulation ruled out, notes of one's own, and what was simulated."""
+    having = [answer for _, answer in answers if answer.pools]
+    ruled_out = ruled_out_sentences(miss for answer in having for miss in answer.refuted)
+    return said(*no_fleet_sentences(answers), *ruled_out, *notes, *simulated_notes([answer for _, answer in answers]))
+
+
+def simulated_notes(answers: Sequence[Answer]) -> tuple[str, ...]:
+    """What the share that met the SLO is, and how many fleets were simulated; none where there is no fleet."""
+    having = [answer for answer in answers if answer.cost is not None]
+    count = sum(answer.attainment is not None for answer in having)
+    if not count:
+        none = "Not simulated: a fleet may miss the SLO in simulation (pdplan optimize, or --verify N)."
+        return (none,) if having else ()
+    every = "Every fleet meets its SLO."
+    number = f"The fleets of {count:,} of {len(having):,} answers"
+    subset = f"{number} were simulated and meet the SLO; the others are by formula (--verify N)."
+    meaning = "SLO met: share of fresh simulated requests within their limits."
+    return meaning, every if count == len(having) else subset
+
+
+def no_fleet_sentences(answers: Iterable[AnswerAt]) -> list[str]:
+    """A sentence for every limit that leaves scenarios without a fleet, with the first of them."""
+    groups: dict[str, list[AnswerAt]] = {}
+    for place, answer in answers:
+        if answer.cost is None:
+            groups.setdefault(answer.binding.partition(":")[0], []).append((place, answer))
+    return [
+        f"No fleet {rows[0][0]}{also}: {reason(rows[0][1].binding)}"
+        for rows in groups.values()
+        for also in [f" (nor in {plural(len(rows) - 1, 'other row')})" if len(rows) > 1 else ""]
+    ]
+
+
+def ruled_out_sentences(misses: Iterable[Answer]) -> tuple[str, ...]:
+    """How many fleets that are cheaper by formula are not shown to meet the SLO in simulation; none where none is."""
+    number = len({fleet_line(miss.pools, limits=True) for miss in misses})
+    return (f"Simulated and ruled out: {plural(number, 'cheaper fleet')} (--json lists them).",) if number else ()
+
+
+def reason(binding: str) -> str:
+    """What is in the way of a fleet, as the end of a sentence.
+
+    >>> reason("budget of fleet: $5.00/h is needed, but the budget is $0.10/h.")
+    '$5.00/h is needed, but the budget is $0.10/h.'
+    """
+    return f"{sentence(binding.partition(' of fleet: ')[2] or binding).removesuffix('.')}."
+
+
+def no_fleet_document(headline: str, answer: Answer) -> Document:
+    """Where no fleet meets the SLO, what is in the way."""
+    return Document((headline,), (Section(sentences=(capital(reason(answer.binding)),)),), False)
+
+
+def cost_words(first: float | None, last: float | None) -> str:
+    """From what to what a cost goes, by the hour and by the month.
+
+    >>> cost_words(4.0, 4.0), cost_words(4.0, 9.0)
+    ('$4.00/h ($2,920/month)', '$4.00/h to $9.00/h ($2,920 to $6,570/month)')
+    """
+    hours, months = (" to ".join(dict.fromkeys(map(words, (first, last)))) for words in (hourly, monthly))
+    return f"{hours} ({months}/month)"
+
 
 EFFORTS: Final = {
     "simple": "Each fleet is the cheapest of one pool, or of a prefill and a decode pool, by formula. --full searches "
@@ -43,13 +216,6 @@ WordsAndAnswer = tuple[tuple[str, ...], Answer]
 """What a scenario sets, in words, and its answer."""
 
 
-def worded_answers(results: Sequence[ScenarioAnswer]) -> tuple[list[str], list[WordsAndAnswer]]:
-    """What varies in a sweep, and its values in words with each answer."""
-    keys = list(dict.fromkeys(key for item in results for key in item.setting))
-    columns = [varied_words(key, [item.setting.get(key) for item in results]) for key in keys]
-    return keys, list(zip(zip(*columns, strict=True), (item.answer for item in results), strict=True))
-
-
 def _assigned(keys: Sequence[str], values: Sequence[str]) -> str:
     """Levers with their values, of those that a scenario sets."""
     return ", ".join(f"{clean(key)} {value}" for key, value in zip(keys, values, strict=True) if value)
@@ -57,34 +223,29 @@ def _assigned(keys: Sequence[str], values: Sequence[str]) -> str:
 
 def sweep_document(results: Sequence[ScenarioAnswer], effort: str) -> Document:
     """A row for every scenario, and how each was solved."""
-    keys, rows = worded_answers(results)
-    answers = [answer for _, answer in rows]
+    keys = list(dict.fromkeys(key for item in results for key in item.setting))
+    columns = [varied_words(key, [item.setting.get(key) for item in results]) for key in keys]
+    answers = [item.answer for item in results]
+    rows = list(zip(zip(*columns, strict=True), answers, strict=True))
     places = [(f"at {_assigned(keys, values)}", answer) for values, answer in rows]
     gaps = [answer.gap for answer in answers if answer.gap is not None]
     gap = f"Gap: an upper bound on what any other fleet could save; here at most {percent(max(gaps))}." if gaps else ""
     notes = fleet_notes(places, EFFORTS[effort], gap)
     return Document(
         headline=(sweep_headline(answers),),
-        sections=(
-            Section(table=sweep_table(keys, rows)),
-            Section(sentences=notes),
-        ),
-        positive=bool(_costs(answers)),
+        sections=(Section(table=sweep_table(keys, rows)), Section(sentences=notes)),
+        positive=any(answer.cost is not None for answer in answers),
     )
 
 
 def sweep_headline(answers: Sequence[Answer]) -> str:
     """From what to what the cheapest fleet costs, and how many scenarios have none."""
-    costs, scenarios = _costs(answers), plural(len(answers), "scenario")
+    costs, scenarios = [item.cost for item in answers if item.cost is not None], plural(len(answers), "scenario")
     if not costs:
         return f"No fleet meets the SLO in {'the scenario' if len(answers) == 1 else f'any of the {scenarios}'}."
     none = len(answers) - len(costs)
     gap = f" {none} {'has' if none == 1 else 'have'} no fleet that meets the SLO." if none else ""
     return f"{scenarios}: the cheapest fleet costs {cost_words(min(costs), max(costs))}.{gap}"
-
-
-def _costs(answers: Sequence[Answer]) -> list[float]:
-    return [answer.cost for answer in answers if answer.cost is not None]
 
 
 def sweep_table(keys: Sequence[str], rows: Sequence[WordsAndAnswer]) -> Table:

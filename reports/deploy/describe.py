@@ -22,9 +22,8 @@ from costmodel.units import GIGA
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.evaluate import replicas_at
 from optimizer.plans.plan import Plan, Pool
-from reports.deploy.deployment import TEMPLATE_TOKENS, engine_version, fact
-from reports.numbers import is_number
 from reports.question import arrivals, engine_title, slo_classes
+from reports.text import is_number
 from search_spaces.engines import load_serving_policy
 from search_spaces.enumeration import Shape, block_tokens, engine_config
 from search_spaces.hf_config import ContextScaling, check_limits, context_scaling, rope_parameters
@@ -32,6 +31,7 @@ from search_spaces.models import CONFIG_FILE, known_names, load_model, read_conf
 from search_spaces.problem import TARGETS, Problem, target_of, whole_limit
 
 from .deployment import (
+    TEMPLATE_TOKENS,
     DeployedPool,
     Deployment,
     Device,
@@ -42,6 +42,8 @@ from .deployment import (
     PlannedWorkload,
     UndeployableError,
     WorkerSettings,
+    engine_version,
+    fact,
     told_apart,
 )
 from .flags import one_line

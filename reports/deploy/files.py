@@ -18,7 +18,16 @@ from yaml import YAMLError
 from costmodel.engine import Role
 from costmodel.errors import InputError, shown, value_of
 from optimizer.plans.plan import Plan
-from reports.deploy.deployment import (
+from reports.verdict import kept_by_requests
+from reports.whole_files import LARGEST_LISTED, SUMS, check_listed, write_listed
+from search_spaces.bounds import NO_TARGET, TARGET_NAMES
+from search_spaces.enumeration import degree_refusals, memory_refused
+from search_spaces.fields import faults_of
+from search_spaces.files import read_file, shown_path
+from search_spaces.problem import Pools, length_routers, target_of
+from search_spaces.sources import JsonText
+
+from .deployment import (
     DeployedPool,
     Deployment,
     Device,
@@ -29,20 +38,12 @@ from reports.deploy.deployment import (
     default_options,
     fact,
 )
-from reports.deploy.describe import describe
-from reports.deploy.flags import engine_flags
-from reports.deploy.formats import documents_of, manifest
-from reports.deploy.hosts import by_size, gateway_rules, host_files
-from reports.deploy.kubernetes import coarse_words, dynamo_files, llmd_files
-from reports.deploy.measurement import benchmark_files, monitoring_files, readme_page
-from reports.verdict import kept_by_requests
-from reports.whole_files import LARGEST_LISTED, SUMS, check_listed, write_listed
-from search_spaces.bounds import NO_TARGET, TARGET_NAMES
-from search_spaces.enumeration import degree_refusals, memory_refused
-from search_spaces.fields import faults_of
-from search_spaces.files import read_file, shown_path
-from search_spaces.problem import Pools, length_routers, target_of
-from search_spaces.sources import JsonText
+from .describe import describe
+from .flags import engine_flags
+from .formats import documents_of, manifest
+from .hosts import by_size, gateway_rules, host_files
+from .kubernetes import coarse_words, dynamo_files, llmd_files
+from .measurement import benchmark_files, monitoring_files, readme_page
 
 README: Final = "README.md"
 MARKER: Final = "<!-- pdplan.deployment/2 -->"

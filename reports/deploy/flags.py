@@ -21,13 +21,22 @@ from costmodel.engine import Draft, Role
 from costmodel.errors import InputError, shown
 from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB, GIGA
-from reports.deploy.deployment import SWITCH, connectors_of, fact, legal_flag, version_numbers
 from search_spaces.engines import SUPPORT
 from search_spaces.enumeration import draft_refused
 from search_spaces.models import config_of, is_model
 from search_spaces.problem import target_of
 
-from .deployment import DeployedPool, Deployment, Device, UndeployableError
+from .deployment import (
+    SWITCH,
+    DeployedPool,
+    Deployment,
+    Device,
+    UndeployableError,
+    connectors_of,
+    fact,
+    legal_flag,
+    version_numbers,
+)
 
 Flags = dict[str, Any]
 """Flags to write, by name in order; True for a switch."""

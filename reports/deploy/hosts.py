@@ -23,10 +23,11 @@ from costmodel.units import GIB
 from costmodel.words import join_words, percentage
 from optimizer.fleets.fleet import first_fit
 from optimizer.plans.plan import Route
-from reports.deploy.deployment import DeployedPool, Deployment, Device, fact
-from reports.deploy.flags import Flags, engine_flags, place_words, plain_words, span_words
-from reports.deploy.formats import Raw, manifest, objects, render
 from search_spaces.problem import target_of
+
+from .deployment import DeployedPool, Deployment, Device, fact
+from .flags import Flags, engine_flags, place_words, plain_words, span_words
+from .formats import Raw, manifest, objects, render
 
 # --- the gateway ------------------------------------------------------------------------------------------------------
 

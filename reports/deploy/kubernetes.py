@@ -21,10 +21,11 @@ from costmodel.step import StepLoad, step_time_one
 from costmodel.units import GIB, GIGA, MILLI
 from costmodel.words import percentage
 from optimizer.plans.plan import Route
-from reports.deploy.deployment import DeployedPool, Deployment, GatewayRouting, fact
-from reports.deploy.flags import engine_flags, node_ranks, place_words, plain_words, span_words
-from reports.deploy.formats import manifest, objects, pod_text
 from search_spaces.problem import Balancing
+
+from .deployment import DeployedPool, Deployment, GatewayRouting, fact
+from .flags import engine_flags, node_ranks, place_words, plain_words, span_words
+from .formats import manifest, objects, pod_text
 
 SECRET: Final = "hf-token-secret"  # noqa: S105 - its name, not what it holds
 CACHE: Final = "/model-cache"

@@ -22,8 +22,13 @@ from costmodel.words import percentage, plural
 from costmodel.workload import gamma_arrivals, whole_parts
 from optimizer.fleets.build_plan import with_latencies
 from optimizer.plans.plan import Plan, Status
-from reports.deploy import hosts, kubernetes
-from reports.deploy.deployment import (
+from reports.fleets import fleet_words
+from reports.question import is_simulated_row, slo_classes, slo_words
+from reports.text import clean, percent_beside, significant
+from search_spaces.problem import Balancing, target_of
+
+from . import hosts, kubernetes
+from .deployment import (
     TEMPLATE_TOKENS,
     DeployedPool,
     Deployment,
@@ -31,17 +36,11 @@ from reports.deploy.deployment import (
     PlannedWorkload,
     fact,
     scattering,
+    told_apart,
     versions_of,
 )
-from reports.deploy.flags import connector
-from reports.deploy.formats import Raw, manifest, objects, pod_text, render
-from reports.fleets import fleet_words
-from reports.numbers import percent_beside, significant
-from reports.question import is_simulated_row, slo_classes, slo_words
-from reports.text import clean
-from search_spaces.problem import Balancing, target_of
-
-from .deployment import told_apart
+from .flags import connector
+from .formats import Raw, manifest, objects, pod_text, render
 
 FOLDER: Final = "benchmark"
 BLOCK_TOKENS: Final = 128
