@@ -98,6 +98,13 @@ def objects(template: str, **values: Any) -> list[Any]:
     return [_reveal(document) for document in documents_of(render(template, **values))]
 
 
+def manifest_of(template: str, **values: Any) -> str:
+    """The file of YAML that a template makes, whose first line is a comment about it; empty where it has no objects."""
+    text = render(template, **values)
+    documents = [_reveal(document) for document in documents_of(text)]
+    return manifest(_reveal(text.partition("\n")[0].removeprefix("# ")), *documents) if documents else ""
+
+
 def documents_of(text: str) -> list[Any]:
     """The documents of a text of YAML, as data, without empty ones; YAMLError for an alias or a key that recurs."""
     return [document for document in yaml.load_all(text, Loader=_PlainLoader) if document is not None]

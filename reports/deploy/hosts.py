@@ -27,7 +27,7 @@ from search_spaces.problem import target_of
 
 from .deployment import DeployedPool, Deployment, Device, fact
 from .flags import Flags, engine_flags, place_words, plain_words, span_words
-from .formats import Raw, manifest, objects, render
+from .formats import Raw, manifest, manifest_of, render
 
 # --- the gateway ------------------------------------------------------------------------------------------------------
 
@@ -382,8 +382,7 @@ def host_files(deployment: Deployment) -> dict[str, str]:
         routers=router_hosts(engines),
     )
     for host in hosts if deployment.engine == "vllm" else ():
-        about = "The replicas of one host: docker compose --env-file ../hosts.env -f <this file> up"
-        files[f"compose/{host.name}.yaml"] = manifest(about, *_compose(deployment, engines, host))
+        files[f"compose/{host.name}.yaml"] = _compose(deployment, engines, host)
     return files
 
 
@@ -444,7 +443,7 @@ def _node_words(engine: HostedReplica, rank: int) -> list[str]:
     return span_words(engine.pool, head, engine.port) + place_words(engine.pool, rank)
 
 
-def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Host) -> list[Any]:
+def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Host) -> str:
     """The containers of a host, where quotes around a variable are no shell's."""
 
     def unquoted(word: str) -> str:
@@ -464,7 +463,7 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
         }
 
     hosts, is_routed = hosts_of(engines), host in router_hosts(engines)
-    return objects(
+    return manifest_of(
         "plain/compose.yaml",
         fleet=deployment,
         containers=[container(engine) for engine in engines if host in engine.hosts],
@@ -503,16 +502,13 @@ def _router_files(deployment: Deployment, engines: Sequence[HostedReplica]) -> d
     if _names_addresses(deployment):
         words = router_words(deployment, engines)
     elif deployment.disaggregated:
-        about = (
-            "trtllm-serve disaggregated -c <this file>; the names of hosts must resolve to yours by DNS or /etc/hosts."
-        )
         alone, urls = len(hosts_of(engines)) == 1, dict[Role, list[str]]()
         for engine in engines:
             host = "localhost" if alone else engine.hosts[0].name
             urls.setdefault(engine.pool.role, []).append(f"{host}:{engine.port('worker')}")
         sections = [("context_servers", urls[Role.PREFILL]), ("generation_servers", urls[Role.DECODE])]
-        split = objects("trtllm/split.yaml", port=fact("ports", "http"), sections=sections)
-        files["disagg_config.yaml"] = manifest(about, *split)
+        split = manifest_of("trtllm/split.yaml", port=fact("ports", "http"), sections=sections)
+        files["disagg_config.yaml"] = split
         limits = {"-t": fact("startup_seconds"), "-r": fact("request_seconds")}
         words = ["-c", Raw('"$here"/disagg_config.yaml'), *plain_words(limits)]
     else:

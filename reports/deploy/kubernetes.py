@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from search_spaces.problem import Balancing
 
 from .deployment import DeployedPool, Deployment, GatewayRouting, fact
 from .flags import engine_flags, node_ranks, place_words, plain_words, span_words
-from .formats import manifest, objects, pod_text
+from .formats import manifest, manifest_of, objects, pod_text
 
 SECRET: Final = "hf-token-secret"  # noqa: S105 - its name, not what it holds
 CACHE: Final = "/model-cache"
@@ -36,9 +36,9 @@ SUPPORT_FILE: Final = "support.yaml"
 CACHE_FILE: Final = "model-cache.yaml"
 
 
-def fleet_objects(template: str, deployment: Deployment, **values: Any) -> list[Any]:
-    """The objects of a template that is about a deployment, in its namespace and with its labels."""
-    return objects(
+def fleet_objects(template: str, deployment: Deployment, make: Callable[..., Any] = objects, **values: Any) -> Any:
+    """The objects of a template that is about a deployment, in its namespace and with its labels; make: or its file."""
+    return make(
         template,
         fleet=deployment,
         fact=fact,
@@ -60,6 +60,11 @@ def fleet_objects(template: str, deployment: Deployment, **values: Any) -> list[
         cache=CACHE,
         **values,
     )
+
+
+def fleet_file(template: str, deployment: Deployment, **values: Any) -> str:
+    """The file of such a template, as of `manifest_of`."""
+    return str(fleet_objects(template, deployment, manifest_of, **values))
 
 
 def vendor_fact(pool: DeployedPool, key: str) -> str:
@@ -128,16 +133,11 @@ def support_files(deployment: Deployment, own_files: Sequence[str], *, account: 
     own_files: the target's own files among it; account: whether pods run as a service account of their own, which needs
     no rights at all, and belong to Deployments.
     """
-    surroundings = fleet_objects("kubernetes/support.yaml", deployment, account=account)
-    files = {SUPPORT_FILE: manifest("Who may end the pods, and who may reach them.", *surroundings)}
+    files = {SUPPORT_FILE: fleet_file("kubernetes/support.yaml", deployment, account=account)}
     if deployment.options.claim:
         size = gibibytes(1.2 * checkpoint_bytes(deployment))
-        claim = fleet_objects("kubernetes/model-cache.yaml", deployment, size=size)
-        about = "The weights, fetched once for all pods; add the storageClassName of yours."
-        files[CACHE_FILE] = manifest(about, *claim)
-    about = "All of the fleet: kubectl apply -k <this folder>; a base for an overlay per environment."
-    kind = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
-    return files | {"kustomization.yaml": manifest(about, {**kind, "resources": [*own_files, *files]})}
+        files[CACHE_FILE] = fleet_file("kubernetes/model-cache.yaml", deployment, size=size)
+    return files | {"kustomization.yaml": manifest_of("kubernetes/kustomization.yaml", files=[*own_files, *files])}
 
 
 PICKER_FILE: Final = "epp-config.yaml"
@@ -158,7 +158,7 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
 
     # prompt tokens per second of one idle replica in full chunks; three digits: more than a cost model knows
     rate = float(f"{min(pool.prompt_rate for pool in deployment.pools if pool.prompt_rate > 0.0):.3g}")
-    plugins = fleet_objects(
+    picker = fleet_file(
         "llmd/picker.yaml",
         deployment,
         prefixes=deployment.routes_by_prefix,
@@ -169,8 +169,6 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
         rate=int(rate),
         affine=AFFINE,
     )
-    about = "How the endpoint picker chooses pods. It is read at start, as the router chart's plug-in configuration."
-    picker = manifest(about, *plugins)
     router, pool = fleet_objects(
         "llmd/router.yaml",
         deployment,
@@ -178,9 +176,8 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
         picker=picker,
         http=fact("ports", "http"),
     )
-    scalers = fleet_objects("llmd/autoscale.yaml", deployment)
-    if scalers:
-        files[AUTOSCALE_FILE] = manifest("Fewer replicas in quiet hours, by KEDA, in place of fixed ones.", *scalers)
+    if scalers := fleet_file("llmd/autoscale.yaml", deployment):
+        files[AUTOSCALE_FILE] = scalers
     return files | {
         PICKER_FILE: picker,
         ROUTER_VALUES: manifest(f"The endpoint picker behind a proxy: {router_command(deployment)}", router),
@@ -203,25 +200,20 @@ def _pool_files(deployment: Deployment) -> dict[str, str]:
         role = "prefill" if pool.role is Role.PREFILL else "decode"
         return {"llm-d.ai/inference-serving": "true", **own_labels(deployment, pool), "llm-d.ai/role": role}
 
-    def engines(template: str, **values: Any) -> list[Any]:
+    def engines(template: str, make: Callable[..., Any] = manifest_of, **values: Any) -> Any:
         return fleet_objects(
             template,
             deployment,
+            make,
             pod=partial(_pod, deployment),
             taker=taker,
-            group=lambda pool: engines("llmd/group.yaml", pool=pool)[0],
+            group=lambda pool: engines("llmd/group.yaml", objects, pool=pool)[0],
             **values,
         )
 
     if deployment.disaggregated_set:
-        about = "The replicas of all pools. Of those that span nodes only the leaders take requests."
-        return {SET_FILE: manifest(about, *engines("llmd/set.yaml"))}
-    files = {}
-    for pool in deployment.pools:
-        spans = ", which span nodes; only their leaders take requests" if pool.nodes > 1 else ""
-        about = f"The replicas of pool {pool.name}{spans}."
-        files[f"pools/{pool.name}.yaml"] = manifest(about, *engines("llmd/pool.yaml", pool=pool))
-    return files
+        return {SET_FILE: engines("llmd/set.yaml")}
+    return {f"pools/{pool.name}.yaml": engines("llmd/pool.yaml", pool=pool) for pool in deployment.pools}
 
 
 def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
@@ -282,7 +274,7 @@ def dynamo_files(deployment: Deployment) -> dict[str, str]:
         files["dgd-with-planner.yaml"] = manifest(f"{about} that the planner scales.", graph)
         about = "What the planner reads: its settings, and step times by our cost model in place of a profiling run."
         limits = {"ttft_ms": deployment.limits.ttft, "itl_ms": deployment.limits.tpot}
-        rounded = {name: round(limit / MILLI, 3) for name, limit in limits.items()}
+        rounded: dict[str, Any] = {name: round(limit / MILLI, 3) for name, limit in limits.items()}
         (settings,) = fleet_objects("dynamo/planner.yaml", deployment, folder=PROFILE_FOLDER, **rounded)
         data = {
             PLANNER_CONFIG: settings,

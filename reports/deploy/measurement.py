@@ -40,7 +40,7 @@ from .deployment import (
     versions_of,
 )
 from .flags import connector
-from .formats import Raw, manifest, objects, pod_text, render
+from .formats import Raw, manifest, manifest_of, objects, pod_text, render
 
 FOLDER: Final = "benchmark"
 BLOCK_TOKENS: Final = 128
@@ -84,10 +84,7 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
                 deployment, slo, deployment.url, deployment.weights, trace="/workload/", results="results"
             )
             jobs.append((f"{deployment.name}-benchmark{slo.ending}", pod_text(job_script(shlex.join(words)))))
-        about = "Replays the workload inside the cluster, as README.md says; its log is the result."
-        files[f"{FOLDER}/job.yaml"] = manifest(
-            about, *kubernetes.fleet_objects("benchmark/job.yaml", deployment, jobs=jobs)
-        )
+        files[f"{FOLDER}/job.yaml"] = kubernetes.fleet_file("benchmark/job.yaml", deployment, jobs=jobs)
     return files
 
 
@@ -268,27 +265,24 @@ def monitoring_files(deployment: Deployment) -> dict[str, str]:
     if not watched:
         return {}
     (chart,) = objects("monitoring/dashboard.yaml", fleet=deployment, watches=watched)
-    (rules,) = objects("monitoring/rules.yaml", fleet=deployment, watches=watched)
     files = {"dashboard.json": json.dumps(chart, indent=1) + "\n"}
     if deployment.target.pods:
+        (rules,) = objects("monitoring/rules.yaml", fleet=deployment, watches=watched)
         name = f"{deployment.name}-pdplan"
         *monitors, listed = kubernetes.fleet_objects("monitoring/objects.yaml", deployment, name=name, rules=rules)
         about = "What Prometheus's operator scrapes, and the alerts at the limits of the plan."
         files["objects.yaml"] = manifest(about, *monitors)
         files["kustomization.yaml"] = manifest("kubectl apply -k <this folder>", listed)
     else:
-        about = "Recording rules, and alerts at the limits of the plan: rule_files of Prometheus."
-        files["rules.yaml"] = manifest(about, rules)
+        files["rules.yaml"] = manifest_of("monitoring/rules.yaml", fleet=deployment, watches=watched)
         engines = hosts.place(deployment)
-        scraped = objects(
+        files["prometheus.yaml"] = manifest_of(
             "monitoring/prometheus.yaml",
             fleet=deployment,
             fact=fact,
             engines=engines,
             routers=hosts.router_hosts(engines),
         )
-        about = "Whom Prometheus asks: let the names of hosts resolve to yours, by DNS or /etc/hosts."
-        files["prometheus.yaml"] = manifest(about, *scraped)
     return {f"monitoring/{file}": text for file, text in files.items()}
 
 
