@@ -78,10 +78,8 @@ def si(value: float | None, unit: str, digits: int = 3) -> str:
     if value is None or not math.isfinite(value):
         return significant(value)
     number = round_significant(value, digits)
-    for prefix, factor in _SI_PREFIXES:
-        if abs(number) >= factor or factor == 1.0:
-            return f"{significant(number / factor, digits)} {prefix}{unit}".rstrip()
-    raise AssertionError("the last prefix has factor 1")
+    prefix, factor = next(pair for pair in _SI_PREFIXES if abs(number) >= pair[1] or pair[1] == 1.0)
+    return f"{significant(number / factor, digits)} {prefix}{unit}".rstrip()
 
 
 def size(value: float) -> str:

@@ -374,13 +374,6 @@ def _weights(entry: dict[str, Any]) -> str:
     return "; ".join(f"{dtype}, {' and '.join(pieces)}" if pieces else dtype for dtype, pieces in formats)
 
 
-def _state(sizes: dict[str, float]) -> str:
-    """The state of a request, with the engines that keep it so where they differ."""
-    if len(set(sizes.values())) == 1:
-        return si(sizes["vllm"], "B")
-    return ", ".join(f"{si(size, 'B')} ({engine})" for engine, size in sizes.items())
-
-
 def _model_page(entry: dict[str, Any]) -> Document:
     from search_spaces.models import served_checkpoint
 
@@ -388,6 +381,9 @@ def _model_page(entry: dict[str, Any]) -> Document:
     late = ", ".join(f"{dtype} {_late(entry, dtype)} B" for dtype in entry["kv_bytes_per_token"])
     experts = f"{entry['experts_per_token']} of {entry['experts']} experts per token" if entry["experts"] else "dense"
     checkpoint = served_checkpoint(entry["name"]) if entry["date"] else None
+    sizes = entry["state_bytes_per_request"]
+    state = ", ".join(f"{si(size, 'B')} ({engine})" for engine, size in sizes.items())  # as the engines keep it
+    state = si(sizes["vllm"], "B") if len(set(sizes.values())) == 1 else state
     towers, drafts = entry["tower_parameters"], entry["draft_parameters"]
     tables, prompts = entry["host_table_parameters"], entry["prompt_parameters"]
     used = f"a token uses {count(entry['active_parameters'])}"
@@ -407,7 +403,7 @@ def _model_page(entry: dict[str, Any]) -> Document:
         ("KV per token", kv),
         ("", f"{late} once all windows are full" if _has_windows(entry) else ""),
         ("served as", checkpoint or ""),
-        ("state", f"{_state(entry['state_bytes_per_request'])} per request, whatever its length"),
+        ("state", f"{state} per request, whatever its length"),
         ("weights", _weights(entry)),
         ("vocabulary", f"{count(entry['vocabulary'])} tokens, context {count(entry['max_position'])}"),
         ("source", entry["source"] + (f" ({entry['date']})" if entry["date"] else "")),

@@ -122,7 +122,8 @@ def losses_table(resilience: Resilience) -> Table:
         shares = shares if any(loss.left.values()) else "✗ no replica left"
         if loss.judgement is not None:
             shares = _share_cell(loss.judgement, pools_left(loss))
-        name = loss_name(loss)
+        lost = "" if loss.what == "replica" or loss.everything else f" ({_replicas(loss.lost)})"
+        name = f"{plural(loss.number, loss.what)} of {loss.of}{lost}"  # such as "1 node of H100 (2 × colocated-1)"
         rows.append((name, _replicas(loss.left), shares, hourly(loss.spare)))
     heads = (Column(head, shrink=True, lines=MOST_LINES) for head in ("loss", "left", "SLO met"))
     return table_of((*heads, "#spares"), rows)
@@ -131,12 +132,6 @@ def losses_table(resilience: Resilience) -> Table:
 def _share_cell(judgement: Judgement, pools: Sequence[str]) -> str:
     """Whether the SLO is met, and by which share of each class."""
     return f"{MARKS[judgement.outcome]} {attainment_words(judgement, pools)}"
-
-
-def loss_name(loss: Loss) -> str:
-    """A loss in words, such as "1 node of H100 (2 × colocated-1)"."""
-    lost = "" if loss.what == "replica" or loss.everything else f" ({_replicas(loss.lost)})"
-    return f"{plural(loss.number, loss.what)} of {loss.of}{lost}"
 
 
 def _replicas(replicas: Mapping[str, int]) -> str:

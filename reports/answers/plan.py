@@ -161,7 +161,7 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
         _alternatives(plan, brief=False),
         *(() if plan.status is Status.STATED else (plan_details.sensitivity_section(plan),)),
         plan_details.workload_section(plan),
-        plan_details.settings_section(plan, plan_details.files_section(plan, runs)),
+        plan_details.settings_section(plan, runs),
         _trust(plan),
     )
 

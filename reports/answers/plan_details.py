@@ -239,8 +239,10 @@ def hand_over_sentence(plan: Plan) -> str:
     )
 
 
-def settings_section(plan: Plan, files: Section) -> Section:
-    """The settings of the engines, and how the files that state them are written."""
+def settings_section(plan: Plan, runs: Deployable | None) -> Section:
+    """The settings of the engines, and the command that writes the files that state them, or why none does."""
+    words = "They tell the engines these settings, and a max_model_len with room for a chat template."
+    words = f"{no_target_words(runs)}." if runs is not None and runs.target is None else words
     drafts = any(pool.speculative_tokens for pool in plan.pools)
     names = ["role", "accelerator", "replicas", "spare_replicas", "gpus", *SETTINGS[1:]]
     names = [name for name in names if drafts or name != "speculative_tokens"]
@@ -250,7 +252,7 @@ def settings_section(plan: Plan, files: Section) -> Section:
         "Settings",
         ("Exactly what was evaluated, per pool.",),
         table=engines,
-        sections=(files,),
+        sections=(Section("Deployment files", (words,), code=deploy_command(plan, runs)),),
         detail=Detail.PAGE,
     )
 
@@ -369,14 +371,12 @@ def break_even_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     fleet = "the recommended fleet" if is_own_fleet else fleet_line(piece.pools)
     takes_over = f"{fleet} becomes cheaper" if piece.pools else "no fleet fits the budget"
     here = piece_here(row)
-    if here is None or _gpus(here.pools) == plan.gpus:  # the same GPUs cost the same unless whole nodes are billed
+    gpus = Counter[str]()
+    for pool in () if here is None else here.pools:
+        gpus[pool.accelerator] += pool.gpus
+    if here is None or gpus == plan.gpus:  # the same GPUs cost the same unless whole nodes are billed
         return f"Break-even by formula: {change}, {takes_over}"
     return f"By formula the cheapest fleet is {fleet_line(here.pools)}; {change}, {takes_over}"
-
-
-def _gpus(pools: Sequence[EnginePool]) -> Counter[str]:
-    """GPUs by accelerator."""
-    return sum((Counter({pool.accelerator: pool.gpus}) for pool in pools), Counter[str]())
 
 
 def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:
@@ -537,10 +537,3 @@ def deploy_command(plan: Plan, runs: Deployable | None) -> str:
     folder = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in {"-o", "--output"}), "plan")
     target_flag = "" if target == planned_target(plan) else f" --target {target}"
     return f"pdplan deploy {shlex.quote(posixpath.join(folder, 'plan.json'))}{target_flag} -o deploy"
-
-
-def files_section(plan: Plan, runs: Deployable | None) -> Section:
-    """The command that writes the files that deploy a plan, or why none does."""
-    words = "They tell the engines these settings, and a max_model_len with room for a chat template."
-    words = f"{no_target_words(runs)}." if runs is not None and runs.target is None else words
-    return Section("Deployment files", (words,), code=deploy_command(plan, runs))
