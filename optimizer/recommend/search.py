@@ -17,7 +17,7 @@ from costmodel.arrays import BoolArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.words import plural
-from optimizer.fleets.fleet import Fleet, FleetPool, with_pools
+from optimizer.fleets.fleet import Fleet, FleetPool
 from optimizer.fleets.purchase import classes_apart, fleet_cost, within_limits
 from optimizer.loads.effort import Brake, Effort, Level, StageReport, Wish, silent
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
@@ -30,7 +30,7 @@ from optimizer.search.settings import EngineSettings
 from optimizer.verification.bench import Bench, Verdict, confirmed, fleet_key, goodput_of, make_bench
 from optimizer.verification.judge import Goodput, OutOfTimeError
 from optimizer.verification.tune import tuned
-from optimizer.verification.verify import Loop, SearchResult
+from optimizer.verification.verify import Loop, SearchResult, smaller_limits
 from search_spaces.problem import Goal, Problem
 
 STAGES: Final = (
@@ -364,10 +364,10 @@ def most_confirmed(result: FormulaResult, effort: Effort) -> tuple[Bench, Search
 def _with_limits_that_recover(bench: Bench, fleet: Fleet) -> tuple[Fleet, Goodput]:
     """The fleet, or the same with smaller batch limits that serve more, and its goodput.
 
-    If the fleet does not recover from a crowd just above its goodput, the pools to blame get the largest smaller batch
-    limits with which it meets its goals there; repeated while that helps.
+    If the fleet does not recover from a crowd just above its goodput, the pools to blame get `smaller_limits` until it
+    meets its goals there; repeated while that helps.
     """
-    tables, rate = bench.instance.tables, bench.instance.problem.workload.request_rate
+    rate = bench.instance.problem.workload.request_rate
     while True:
         goodput = goodput_of(bench, fleet, rate * bench.volume, held=False)
         if not math.isfinite(goodput.fails):
@@ -375,12 +375,7 @@ def _with_limits_that_recover(bench: Bench, fleet: Fleet) -> tuple[Fleet, Goodpu
         beyond = make_bench(bench.instance, goodput.fails * bench.part(fleet).parts / rate, bench.late)
         verdict = beyond.verdict(fleet)
         while verdict.stuck:
-            lower_limits = {
-                index: replace(pool, seqs=max(tables.limits_below(pool.shape, pool.seqs), default=pool.seqs))
-                for index, pool in enumerate(verdict.fleet.pools)
-                if index in verdict.blamed
-            }
-            smaller = with_pools(verdict.fleet, lower_limits)
+            smaller = smaller_limits(bench.instance, verdict)
             if smaller == verdict.fleet:
                 break
             verdict = beyond.verdict(smaller)
