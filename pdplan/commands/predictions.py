@@ -258,7 +258,7 @@ def _page(value: dict[str, Any]) -> Document:
     if value["role"] == "prefill":
         prompts = significant(value["prompt_tokens_per_second"])
         throughput = f"{per_second.replace('req/s', 'prompts/s')}, {prompts} prompt tokens/s"
-    memory = {"weights": "weights", "activations": "activations", "kv_capacity": "KV"}
+    memory = {"weights": "weights", "activations": "activations and runtime", "kv_capacity": "KV"}
     sizes = ", ".join(f"{value[f'{key}_bytes_per_gpu'] / GIB:.1f} GiB {name}" for key, name in memory.items())
     price_note = f". {value['price_remark']}" if value["price_remark"] else " at the catalog's price"
     facts = (
