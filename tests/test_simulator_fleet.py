@@ -254,12 +254,24 @@ def test_reads_of_an_engine_take_turns(nics: int, later: float) -> None:
 
 
 def test_a_preempted_request_reads_the_tier_again() -> None:
-    """The last prompt read 64 tokens of the tier; memory for long outputs runs out, and it starts over without them."""
+    """The last prompt read 64 tokens; memory for long outputs runs out, and it reads the half that memory lost again.
+
+    It starts over with 181 tokens when the other one ends: 32 are read in 4.2 ms, 117 computed, then come 38 steps.
+    """
     ids = [[1, 2], list(range(3, 13)), [13, 14], [1, 2]]
     trace = replace(paged([0.0, 1.0, 1.9, 2.0], [70, 300, 40, 70], ids), osl=np.array([1, 1, 280, 150]))
     result = simulate(trace, colocated(VLLM_V1, LINEAR, Limits(kv_blocks=22), tier=replace(TIER, tokens=640.0)))
     assert (result.restarts.tolist(), result.tier.tolist()) == ([0, 0, 0, 1], [0, 0, 0, 64])
-    np.testing.assert_allclose(result.finish, [0.070, 1.300, 4.726, 5.246])
+    np.testing.assert_allclose(result.finish, [0.070, 1.300, 4.726, 4.726 + 0.0042 + 0.117 + 0.38])
+
+
+def test_what_memory_loses_while_a_prompt_waits_is_read_of_the_tier() -> None:
+    """The fourth prompt comes while memory has all its pages; the third takes their blocks."""
+    ids = [[1, 2], [6], [3, 4, 5], [1, 2], [7]]
+    trace = paged([0.0, 1.0, 1.001, 1.002, 1.003], [70, 33, 97, 70, 33], ids, osl=1)
+    result = simulate(trace, colocated(VLLM_V1, LINEAR, Limits(kv_blocks=9), tier=replace(TIER, shared=False)))
+    assert (result.hit.tolist(), result.tier.tolist()) == ([0, 0, 0, 64, 0], [0, 0, 0, 64, 0])
+    np.testing.assert_allclose(result.prompt_start[2:] - 1.033, [0.0, 0.097, 0.097])  # it is read during that step
 
 
 def test_a_trace_may_say_how_much_is_read() -> None:

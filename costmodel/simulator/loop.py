@@ -6,7 +6,7 @@ from typing import Any
 
 from .compiled import compiled, entry, opened
 from .fleet import AFFINE, GRIDS, StepWork
-from .pages import evict, hold_pages, leading_pages, read_tier, release_pages, write_tier
+from .pages import evict, hold_pages, leading_pages, release_pages, write_tier
 from .records import (
     ARRIVAL,
     HAND_OVER,
@@ -81,7 +81,7 @@ def run_loop(world: Any, until: float) -> int:
         elif kind == HAND_OVER:
             receive(w, subject, t)
         elif kind == READ_END:
-            enqueue(w, subject, t)
+            enqueue(w, subject, t, True)
         else:
             lane = w.lanes[subject]
             end_step(w, lane, w.engines[lane.engine], t)
@@ -121,11 +121,7 @@ def arrive(w: World, r: int, t: float) -> None:
     request.engine = lane.engine
     engine.requests += 1
     engine.uncomputed += slot.prompt
-    ready = read_tier(w, engine, slot, t)
-    if ready > t:
-        add_event(w, READ_END, s, ready)
-    else:
-        enqueue(w, s, t)
+    enqueue(w, s, t, False)
 
 
 @compiled
@@ -192,7 +188,7 @@ def receive(w: World, s: int, t: float) -> None:
     request.decode_engine = lane.engine
     wake_lanes(w, prefill, t)
     if not too_long(engine, lane, slot):
-        enqueue(w, s, t)
+        enqueue(w, s, t, slot.gated == 1)
         return
     engine.use.rejected += 1
     engine.requests -= 1
@@ -203,15 +199,15 @@ def receive(w: World, s: int, t: float) -> None:
 
 
 @compiled
-def enqueue(w: World, s: int, t: float) -> None:
-    """Put slot s into the queue of its engine."""
+def enqueue(w: World, s: int, t: float, first: bool) -> None:
+    """Put slot s into the queue of its engine: first, or last."""
     slot = w.slots[s]
     lane = w.lanes[slot.lane]
     slot.came = t
     engine = w.engines[lane.engine]
-    fresh = w.chains[engine.waiting].head < 0 or slot.gated == 1
+    fresh = w.chains[engine.waiting].head < 0 or first
     fresh = fresh and not lane.policy.static and lane.decodes + lane.prompts < lane.seqs
-    if slot.gated == 1:
+    if first:
         queue_front(w, engine, s)
     else:
         append(w, engine.waiting, s)

@@ -8,10 +8,10 @@ Blocks: `engine.free` counts all that no request holds, cached or not. Each requ
 whoever references a page that another request holds already is given the page's blocks back.
 
 The tier, of one engine or of all of a pool, keeps as many pages as it has room for; the longest unused go first. Each
-computed prompt is written there, which takes no time. A prompt that comes to an engine looks for the pages behind those
-that the engine's own cache has; reads of an engine take turns, one on each of its `nics`, and then the request joins
-the queue. It reads only where that takes less time than the prompt would without them. Memory to read into is not
-limited.
+computed prompt is written there, which takes no time. The first prompt of a queue looks for the pages behind those that
+the engine's own cache has, as in vLLM's V1 engine; reads of an engine take turns, one on each of its `nics`, others are
+served meanwhile, and then the request is first again. It reads only where that takes less time than the prompt would
+without them. Memory to read into is not limited.
 """
 
 from __future__ import annotations
@@ -148,31 +148,39 @@ def write_tier(w: World, engine: Engine, request: Request) -> None:
 
 @compiled
 def read_tier(w: World, engine: Engine, slot: Slot, t: float) -> float:
-    """Begin to read what the tier has of a prompt and memory lacks, if that is quicker. When it ends, or t.
+    """Begin to read what the tier has of a waiting prompt and memory lacks, if that is quicker. When it ends, or t.
 
     Without hash blocks the trace says how much that is: the last `Request.tier` of its cached tokens. The time saved is
-    that of the prompt alone after what the engine has, less that after the rest too.
+    that of the prompt alone after what the engine has, less that after the rest too. What was read while memory lost
+    the pages before it is not read twice.
     """
-    request = w.requests[slot.request]
-    own, count, tokens = 0, 0, request.tier
-    past = slot.done - tokens
-    if engine.tier_at >= 0:
-        evict(w, engine, free_blocks(w, engine, t))
-        own = leading_pages(w, engine.cache, request, ZERO)
-        count = leading_pages(w, engine.tier_at, request, own)
-        past, tokens = own * w.rules.page, (count - own) * w.rules.page
-    if tokens == 0:
+    request, size = w.requests[slot.request], w.rules.page
+    own, count, missing = 0, 0, request.tier
+    past = slot.done - missing
+    if slot.done >= slot.prompt or (engine.tier_at < 0 and (missing == 0 or slot.staged > 0 or request.restarts > 0)):
         return t
-    seconds, start = tokens * engine.tier.seconds_per_token, max(t, engine.tier_free)
+    if engine.tier_at >= 0:
+        find_prefix(w, engine, slot)
+        own = slot.done // size
+        count = leading_pages(w, engine.tier_at, request, own)
+        past, missing = slot.done, (count - own) * size
+        if own < slot.staged_from < min(slot.staged, count):
+            missing -= (min(slot.staged, count) - slot.staged_from) * size
+    if missing == 0:
+        return t
+    seconds, start = missing * engine.tier.seconds_per_token, max(t, engine.tier_free)
     ready = start + seconds + engine.tier.latency
-    if ready - t >= lone_prompt(w, engine, slot, past) - lone_prompt(w, engine, slot, past + tokens):
-        request.tier = 0
-        slot.done = past if engine.tier_at < 0 else slot.done
+    known = past + missing if engine.tier_at < 0 else count * size
+    if ready - t >= lone_prompt(w, engine, slot, past) - lone_prompt(w, engine, slot, known):
+        if engine.tier_at < 0:
+            request.tier = 0
+            slot.done = past
         return t
     engine.tier_free = start + seconds / engine.nics
-    request.tier = tokens
     slot.staged_from = own
-    slot.staged = count
+    slot.staged = max(count, 1)
+    if engine.tier_at >= 0 and request.restarts == 0:
+        request.tier = (count - own) * size
     for k in range(count - 1, own - 1, -1):
         use_page(w, engine.tier_at, w.pages[request.page_at + k])
     return float(ready)

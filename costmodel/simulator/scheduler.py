@@ -16,8 +16,8 @@ transfers side by side share it. The blocks on the prefill side are held until t
 from __future__ import annotations
 
 from .compiled import compiled
-from .pages import evict, find_prefix, hold_pages, release_pages
-from .records import HAND_OVER, IDLE, NONE, RUN, SLEEP, STEP, STEP_END, WAKE, Engine, Lane, Slot, World
+from .pages import evict, find_prefix, hold_pages, read_tier, release_pages
+from .records import HAND_OVER, IDLE, NONE, READ_END, RUN, SLEEP, STEP, STEP_END, WAKE, Engine, Lane, Slot, World
 from .slots import (
     add_event,
     append,
@@ -223,6 +223,12 @@ def fill_prompts(w: World, lane: Lane, engine: Engine, t: float, preemptions: in
     s = w.chains[engine.waiting].head
     while s >= 0 and w.slots[s].came <= lane.formed and has_slot(w, lane, engine):
         slot = w.slots[s]
+        ready = read_tier(w, engine, slot, t) if chunks.tokens < room else t
+        if ready > t:
+            remove(w, engine.waiting, s)
+            add_event(w, READ_END, s, ready)
+            s = w.chains[engine.waiting].head
+            continue
         slot.chunk = admit_prompt(w, lane, engine, s, room, chunks)
         if slot.chunk < 0:
             break
