@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from .compiled import compiled
 from .records import ZERO, Engine, Request, Slot, World
-from .slots import free_blocks
 from .step_times import add_chunk, mixed_time, no_prompts
 
 
