@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,7 +19,7 @@ from optimizer.fleets.build_plan import binding
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import pool_state
-from optimizer.loads.effort import Brake, Effort, Level
+from optimizer.loads.effort import Brake, Effort, Level, never
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Binding
 from optimizer.plans.records import Outcome, Simulation
@@ -41,7 +42,7 @@ from optimizer.verification.bench import (
     settling,
 )
 from optimizer.verification.demand import simulated_trace
-from optimizer.verification.judge import MOST_RUNS, Judgement, Run, judge_runs, simulated_fleet
+from optimizer.verification.judge import MOST_RUNS, Judgement, Rule, Run, judge_runs, simulated_fleet
 from optimizer.verification.record import with_simulated_headroom
 from optimizer.verification.verify import Loop
 from tests.optimizer_cases import instance_of, judged_class, problem, slo, workload
@@ -94,6 +95,21 @@ def test_the_runs_of_a_confirmation_are_doubled_while_it_is_left_between() -> No
         assert found.held or not last.classes[0].held or len(last.runs) == MOST_RUNS
     assert runs <= {2, 4, 8, 16, 32}
     assert max(runs) > 2
+
+
+def test_a_verdict_may_take_as_many_requests_as_a_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four runs of 100,000 leave the goal within the interval: were they not doubled, a fleet that holds would go."""
+    instance, fleet = marginal(0.9)
+    rules, undecided = list[Rule](), replace(judgement(0.92, 0.89, 0.95), runs=(Mock(),) * 4)
+
+    def captured(*arguments: object) -> Judgement:
+        rules.append(cast("Rule", arguments[-1]))
+        return undecided
+
+    monkeypatch.setattr(benches, "judge_until", captured)
+    assert Bench(instance, 0, 100_000).part(fleet).until_decided(never) is undecided
+    assert rules[0](undecided) == 8
+    assert benches.MOST_DECIDING >= 8 * 100_000
 
 
 def test_confirmations_of_cheaper_fleets_count_and_all_together_let_one_miss_in_forty_pass() -> None:

@@ -70,8 +70,8 @@ DRAINED = 0.5
 LOOKS = 1 + int(math.log2(MOST_RUNS // LEAST_RUNS))
 """Looks of a confirmation at most, all as strict: were the last the strictest, what needs it would never pass."""
 MOST_DECIDING = 3 * MOST_JUDGED
-"""Most requests of a confirmation, on which a plan depends: near its capacity a fleet has long waves, of which
-MOST_JUDGED hold few, and then the seed decides (benchmarks/verified_plans.py --near)."""
+"""Most requests of a verdict on which a plan depends: near its capacity a fleet has long waves, of which MOST_JUDGED
+hold few, and then the seed decides (benchmarks/verified_plans.py --near)."""
 APART = MOST_RUNS + 1
 """Distance of the numbers of two confirmations' first runs: each has up to MOST_RUNS, and one with a crowd."""
 
@@ -180,7 +180,7 @@ class Slice:
             alone = judge_runs(self.instance, self.engines, self.runs(self.requests, 0, 1))
             if alone.missed:
                 return alone
-        rule = until_decided(requests, least=LEAST_RUNS, gives_up=True, late=late)
+        rule = until_decided(requests, most=MOST_DECIDING, least=LEAST_RUNS, gives_up=True, late=late)
         return judge_until(self.instance, self.engines, lambda number: self.drawn(requests, number), rule)
 
     def stays_behind(self, runs: Sequence[Run], number: int) -> Judgement | None:
