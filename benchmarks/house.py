@@ -83,8 +83,9 @@ class Module:
 
 
 @cache
+@cache
 def modules(root: Path, packages: tuple[str, ...]) -> list[Module]:
-    """All modules of the packages."""
+    """All modules of the packages, read once."""
     found = []
     for path in sorted(path for package in packages for path in (root / package).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts

@@ -49,9 +49,9 @@ def erlang_c_by_sum(servers: int, rho: float) -> float:
 
 class TestErlangC:
     @pytest.mark.parametrize("rho", [0.9, 0.97, 0.99, 0.999])
-    def test_the_limit_of_many_servers_continues_the_recursion(self, rho: float) -> None:
+    def test_the_series_of_many_servers_continues_that_of_few(self, rho: float) -> None:
         last, first = erlang_c([MANY_SERVERS, MANY_SERVERS + 1], rho)
-        assert first == pytest.approx(last, rel=0.05, abs=1e-4)
+        assert last * 0.999 < first < last or last < 1e-4
         assert erlang_c(10**9, rho) == pytest.approx(0.0, abs=1e-12)
 
     def test_an_overloaded_queue_makes_everyone_wait(self) -> None:
@@ -84,6 +84,46 @@ class TestBursts:
         idle = 1.0 - float(gamma_wait(np.array(1.0), np.array(rho), scv))
         assert idle > 0.0
         assert -math.expm1(-math.log1p(idle * scv / rho) / scv) == pytest.approx(idle, rel=1e-9, abs=1e-14)
+
+
+def gamma_wait_by_sum(servers: int, rho: float, scv: float) -> float:
+    """1 / P of GI/M/c, every term of it; 1 - sigma by bisection."""
+    low, idle = 0.0, 1.0
+    for _ in range(200):
+        middle = (low + idle) / 2.0
+        low, idle = (low, middle) if middle + math.expm1(-math.log1p(middle * scv / rho) / scv) > 0 else (middle, idle)
+    j = np.arange(1.0, servers + 1.0)
+    odds = np.expm1(np.log1p(j * scv / (rho * servers)) / scv)
+    ends = odds / (1.0 + odds)
+    product = np.exp(np.cumsum(np.log((servers - j + 1.0) / j * odds)))
+    return 1.0 / (1.0 + idle * float(np.sum(product / ends * (servers * ends - j) / (servers * idle - j))))
+
+
+class TestManyServers:
+    """How near to an end of their room the servers are is told in standard deviations of the busy ones, beta."""
+
+    @pytest.mark.parametrize("servers", [10, 1000, MANY_SERVERS, MANY_SERVERS + 1, 6000, 100_000])
+    @pytest.mark.parametrize("scv", [1.21, 4.0, 16.0])
+    def test_stretches_are_the_sum_of_every_term(self, servers: int, scv: float) -> None:
+        beta = np.array([0.01, 0.1, 0.5, 1.0, 2.0, 3.0])
+        rho = np.maximum(1.0 - beta * math.sqrt((1.0 + scv) / 2.0 / servers), 0.1)
+        chance = gamma_wait(np.full(rho.size, float(servers)), rho, scv)
+        exact = [gamma_wait_by_sum(servers, load, scv) for load in rho.tolist()]
+        np.testing.assert_allclose(chance, exact, atol=1e-9 if servers <= MANY_SERVERS else 5e-5, rtol=0.0)
+
+    @given(st.floats(100.0, 1e7), st.floats(-1.0, 5.0), st.floats(-1.0, 5.0), st.floats(1.001, 16.0))
+    def test_busier_waits_more(self, size: float, one: float, other: float, scv: float) -> None:
+        servers = float(round(size))
+        low, high = sorted(1.0 - beta / math.sqrt(servers) for beta in (one, other))
+        assert wait_probability(servers, low, scv) <= wait_probability(servers, high, scv) * (1 + 1e-9)
+
+    @pytest.mark.parametrize("scv", [1.0, 1.21, 16.0])
+    @pytest.mark.parametrize("rho", [0.9, 0.99, 0.9999])
+    def test_a_larger_pool_as_busy_waits_less(self, rho: float, scv: float) -> None:
+        servers = np.unique(np.geomspace(500, 1e7, 300).round())
+        chances = wait_probability(np.append(servers, [2000.0, 2001.0, 2002.0]), rho, scv)
+        assert (np.diff(chances[: servers.size]) <= 1e-12).all()
+        assert chances[-3] > chances[-2] > chances[-1] or chances[-3] < 1e-12
 
 
 class TestGamma:

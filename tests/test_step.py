@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.accelerator import InEngine, KernelEfficiency, Link, Origin
@@ -270,6 +270,7 @@ def test_more_work_is_never_faster(
     "name",
     ["Llama-3.1-8B", "gpt-oss-120b", "DeepSeek-V3", "GLM-5.2", "Qwen3-Next-80B-A3B", "DeepSeek-V4.1-Flash"],
 )
+@settings(max_examples=30)
 @given(config=engines(), past=st.sampled_from([0, 5, 3000]))
 def test_no_prompt_is_quicker_than_a_shorter_one(name: str, config: EngineConfig, past: int) -> None:
     """Full, windowed, latent, sparse, linear and compressed attention, with a tail; across every threshold."""

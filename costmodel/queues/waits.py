@@ -17,17 +17,18 @@ m mean service time, ca2 and cs2 squared coefficients of variation of arrivals a
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from costmodel.arrays import FloatArray
 
 MANY_SERVERS = 2000
-"""Up to this many servers the exact series is summed, whose time grows with their number."""
+"""Up to this many servers every term of their series is summed; of more servers, as many stretches of terms."""
 NEWTON = 60
 """Newton's steps at most. Six are enough, but near rho = 1, where the first ones halve the way that is left."""
 
@@ -36,8 +37,8 @@ def erlang_c(servers: ArrayLike, utilization: ArrayLike) -> FloatArray:
     """Probability that an arrival waits in M/M/c (Erlang 1917) [1].
 
     servers [1, whole], utilization rho in [0, 1) [1]. 1/B = 1 + c/a + c (c-1) / a^2 + ... + c! / a^c of Erlang B, all
-    terms positive; C = B / (1 - rho (1 - B)). At rho >= 1 every arrival waits. Beyond MANY_SERVERS the limit of many
-    servers stands in (`_many_servers`).
+    terms positive; C = B / (1 - rho (1 - B)). At rho >= 1 every arrival waits. Beyond MANY_SERVERS the same series
+    is summed by stretches (`gamma_wait`).
 
     >>> float(erlang_c(1, 0.7))  # M/M/1: the server is busy with probability rho
     0.7
@@ -50,18 +51,9 @@ def erlang_c(servers: ArrayLike, utilization: ArrayLike) -> FloatArray:
         blocking = 1.0 / (1.0 + np.where(factors > 0, terms, 0.0).sum(axis=0))
     waits = blocking / (1.0 - below * (1.0 - blocking))
     if most > MANY_SERVERS:
-        waits = np.where(count > MANY_SERVERS, _many_servers(count, below), waits)
+        many = gamma_wait(count.astype(np.float64), np.maximum(below, 1e-12), 1.0)
+        waits = np.where(count > MANY_SERVERS, many, waits)
     return np.where(rho >= 1.0, 1.0, waits)
-
-
-def _many_servers(servers: NDArray[np.int64], utilization: FloatArray) -> FloatArray:
-    """The limit of many servers [1] (Halfin and Whitt 1981, proposition 1).
-
-    1/C = 1 + beta Phi(beta) / phi(beta), beta = (1 - rho) sqrt(c).
-    """
-    beta = (1.0 - utilization) * np.sqrt(servers)
-    density = np.exp(-0.5 * np.minimum(beta, 37.0) ** 2) / math.sqrt(2.0 * math.pi)
-    return np.asarray(1.0 / (1.0 + beta * (1.0 - normal_exceeds(beta)) / density))
 
 
 def peakedness(offered: ArrayLike, arrival_scv: float) -> FloatArray:
@@ -99,24 +91,42 @@ def gamma_wait(servers: FloatArray, utilization: FloatArray, arrival_scv: float)
         1 / P = 1 + (1 - sigma) sum_j=1..c  C(c, j) prod_i<=j (1 - a_i) / a_i  / (1 - a_j)
                                             x (c (1 - a_j) - j) / (c (1 - sigma) - j)
 
-    All terms are positive. Where c (1 - sigma) is a whole number, j is moved by 1e-5 to get the limit.
+    All terms are positive. Where c (1 - sigma) is a whole number, j is moved by 1e-5 to get the limit. Of more than
+    MANY_SERVERS servers, each term stands for the stretch of which it is the middle (`_stretch`): to 1e-4 for ca2 < 16.
 
     >>> round(float(gamma_wait(np.array(2.0), np.array(0.6), 1.0)), 6) == round(float(erlang_c(2, 0.6)), 6)
     True
     """
     rate = np.minimum(utilization, 0.999999) * servers
+    idle, stretch = _idle_share(rate / servers, arrival_scv), _stretch(servers)
 
-    def transform(z: FloatArray) -> FloatArray:
-        return np.asarray(np.exp(-np.log1p(z * arrival_scv / rate) / arrival_scv))
+    def odds(j: FloatArray) -> FloatArray:
+        """(1 - a_j) / a_j."""
+        return np.asarray(np.expm1(np.log1p(j * arrival_scv / rate) / arrival_scv))
 
-    idle = _idle_share(rate / servers, arrival_scv)
-    k = np.arange(1.0, float(servers.max()) + 1.0).reshape(-1, *(1,) * rate.ndim)
+    number = np.arange(min(float(servers.max()), MANY_SERVERS)).reshape(-1, *(1,) * rate.ndim)
+    k = number * stretch + 0.5 * (stretch + 1.0)
+    before = np.maximum(k - stretch, 0.0)
+    between = 0.5 * (before + k + 1.0)
+    factor = np.maximum(servers - between + 1.0, 1.0) / between * odds(between)
+    product = np.where(k <= servers, np.cumsum((k - before) * np.log(factor), axis=0), -np.inf)
+    most = np.maximum(product.max(axis=0), 0.0)
     j = np.where(np.abs(servers * idle - k) < 1e-5, k + 1e-5, k)
-    gap = transform(j)
-    product = np.cumsum(np.log(np.maximum((servers - k + 1.0) / k, 1e-300)) + np.log1p(-gap) - np.log(gap), axis=0)
-    term = (servers * (1.0 - gap) - j) / (servers * idle - j) / (1.0 - gap)
-    total = 1.0 / idle + np.where(k <= servers, np.exp(np.minimum(product, 700.0)) * term, 0.0).sum(axis=0)
-    return np.asarray(1.0 / (total * idle))
+    ahead = odds(j)
+    served = ahead / (1.0 + ahead)  # 1 - a_j
+    term = (servers * served - j) / (servers * idle - j) / served
+    total = stretch * (np.exp(product - most) * term).sum(axis=0)
+    return np.asarray(np.exp(-most) / (np.exp(-most) + idle * total))
+
+
+def _stretch(servers: FloatArray) -> FloatArray:
+    """Terms of `gamma_wait` that are taken for equal to their middle one [1]: one, of up to MANY_SERVERS servers.
+
+    With j = x sqrt(c) and b = (1 - rho) sqrt(c), terms go like exp(b x - x^2 / 2) at most: beyond x = 2 b they vanish.
+    Where the largest of them, exp(b^2 / 2), exceeds the largest float, the chance of a wait is 0 anyway.
+    """
+    reach = np.sqrt(8.0 * math.log(sys.float_info.max) * servers)
+    return np.asarray(np.maximum(np.minimum(servers, reach) / MANY_SERVERS, 1.0))
 
 
 def _idle_share(rho: FloatArray, arrival_scv: float) -> FloatArray:

@@ -11,6 +11,7 @@ import math
 import platform
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -278,6 +279,7 @@ def package_versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return version(package)
