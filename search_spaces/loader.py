@@ -31,10 +31,9 @@ from costmodel.workload import Workload
 from .bounds import BURSTINESS, NO_TARGET
 from .buying_terms import ProcurementSection, owned_price
 from .catalog import AcceleratorCatalog, load_catalog, normalized_name
-from .checks import cross_faults, feasibility_faults, length_faults, tier_faults
 from .demand import LengthsSection, WorkloadSection, read_demand
 from .engines import DRAFTED, SUPPORT
-from .enumeration import usual_kv_dtype
+from .enumeration import feasibility_faults, usual_kv_dtype
 from .fields import sound_sections
 from .files import Fault, FaultsError, Keys, Source, check_name, shipped_text
 from .models import load_model
@@ -55,7 +54,17 @@ from .problem import (
     whole_limit,
 )
 from .quotes import basis_of, is_quotes_file, quotes_lost
-from .schema import ANY, WORKLOAD_SCHEMA, AcceleratorSection, Context, LinkSection, WorkloadFile
+from .schema import (
+    ANY,
+    WORKLOAD_SCHEMA,
+    AcceleratorSection,
+    Context,
+    LinkSection,
+    WorkloadFile,
+    cross_faults,
+    length_faults,
+    tier_faults,
+)
 from .search_space import search_space
 from .sources import MAX_DEPTH, parse_value, read_source
 from .trace_summary import quantiles_of
