@@ -238,10 +238,8 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
     if workload.sessions is not None and constraints.pools is Pools.SHARED:
         constraints = replace(constraints, gateway=Gateway(1, 1))  # prompts grow: a split by length would part sessions
     objective, least = Objective(file.objective.goal), file.objective.min_volume
-    if objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR and least is not None:
-        objective = replace(
-            objective, min_volume=least, max_volume=file.objective.max_volume or DEFAULT_VOLUME_RANGE * least
-        )
+    if least is not None:  # only where it is the ratio that counts
+        objective = Objective(objective.goal, least, file.objective.max_volume or DEFAULT_VOLUME_RANGE * least)
     cache_tier, tier = None, file.kv_cache_tier
     if tier is not None and tier.capacity_per_gpu > 0.0:
         cache_tier = CacheTier(tier.capacity_per_gpu, tier.bandwidth, tier.latency, tier.shared)
