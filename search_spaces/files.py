@@ -10,8 +10,6 @@ workload.yaml:7:11: accelerators.0.name: 'H20O' is not known; did you mean 'H200
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -105,21 +103,6 @@ def read_file(path: str | os.PathLike[str], largest: int, label: str = "a file",
 def delimiter_of(text: str) -> str:
     """What separates the fields of a CSV text, by its first line: a comma, a semicolon or a tab."""
     return max(",;\t", key=text.partition("\n")[0].count)
-
-
-def csv_rows(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
-    """The header and the rows of a CSV text that are not blank: the line where each ends, and its trimmed cells.
-
-    where: how messages call the file. InputError, with the line, for what is no CSV.
-    """
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(text))
-    try:
-        for number, record in enumerate(reader):
-            cells = [cell.strip() for cell in record]
-            if any(cells) or number == 0:
-                yield reader.line_num, cells
-    except csv.Error as error:
-        raise InputError(f"{where}:{reader.line_num}: not readable as CSV: {error}") from error
 
 
 def read_text(path: str | os.PathLike[str], largest: int, label: str = "a file", mend: str = "") -> str:

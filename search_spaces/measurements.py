@@ -28,8 +28,8 @@ from costmodel.units import KILO, MEGA, MILLI
 from costmodel.words import plural
 
 from .bounds import DEGREE, MAX_GPUS, MAX_NUM_SEQS, TOKENS, TPOT, TTFT, Bounds
-from .fields import Reader, choice, count, number, read_cell
-from .files import LARGEST_RESULTS, csv_rows, read_text, shipped_table
+from .fields import Reader, choice, count, csv_rows, number, read_cell
+from .files import LARGEST_RESULTS, read_text, shipped_table
 
 ATTENTION_DATA = re.compile(r"\(?\s*attention\s*dp\s*(\d+)\s*\)?", re.IGNORECASE)
 """A layout written in words: the attention's data ranks stand where the tensor ranks are expected."""

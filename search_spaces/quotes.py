@@ -24,8 +24,8 @@ from costmodel.errors import InputError, name_hint, name_list, shown
 from costmodel.units import MIB
 
 from . import bounds
-from .fields import FileSection, choice, faults_of, quantity
-from .files import Fault, FaultsError, csv_rows, read_text, shipped_text, shown_path
+from .fields import FileSection, choice, csv_rows, faults_of, quantity
+from .files import Fault, FaultsError, read_text, shipped_text, shown_path
 from .quantities import Kind
 
 FILE = "quotes.csv"
