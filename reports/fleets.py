@@ -7,7 +7,6 @@ import math
 from collections.abc import Hashable, Sequence
 from typing import Final
 
-from costmodel.engine import Parallelism
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Alternative, Plan, Pool, Route, Status, Transfer
@@ -47,8 +46,7 @@ def is_overloaded(pool: Pool) -> bool:
 
 def split_words(pool: EnginePool) -> str:
     """Write how one replica of a pool splits the model, and how many tokens it drafts."""
-    split = Parallelism(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
-    return split.words + (f" spec {pool.speculative_tokens}" if pool.speculative_tokens else "")
+    return pool.parallelism.words + (f" spec {pool.speculative_tokens}" if pool.speculative_tokens else "")
 
 
 def gpus_per_engine(pool: EnginePool) -> int:

@@ -24,6 +24,7 @@ from optimizer.plans.records import EnginePool, read_pools
 from optimizer.verification.judge import Judgement, Run, in_time
 from search_spaces.quantities import Kind, QuantityError
 from search_spaces.scenarios import lever_of, number_of
+from search_spaces.search_space import DEGREES
 
 Row = Mapping[str, Any]
 
@@ -42,8 +43,6 @@ RENAMED: Final = {
     "osl": "osl_tokens",
 }
 """Names of the JSON document that have no unit."""
-DEGREES: Final = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel")
-"""How an engine is split, by the fields of a pool."""
 ENGINE_SETTINGS: Final = (
     "weight_dtype",
     "kv_dtype",

@@ -279,8 +279,7 @@ def load_catalog(overlay: Path | None = None, prices: str | None = None) -> Acce
                 catalog = _overlaid(catalog, name, change, overlay.name)
             except FaultsError as error:
                 faults += [replace(fault, path=(TOP, name, *fault.path)) for fault in error.faults]
-        if faults:
-            raise InputError(source.render(faults))
+        source.check(faults)
         catalog = replace(
             catalog, engines={name: change.model_dump(exclude_none=True) for name, change in file.engines.items()}
         )

@@ -1,6 +1,7 @@
 """Enumeration of engine shapes, and feasibility rules: every rule has a name and gives its reason.
 
-No serving engine starts with a precision that is refused here.
+No serving engine starts with a precision that is refused here. At the end is what is wrong with a search space as a
+whole: it makes too many candidates, or no engine at all.
 
 Matrix units of the weights' own kind are always used (`costmodel.engine_arrays.compute_dtype`). Without them an engine
 needs kernels that expand narrow weights to 16 bit on the way (W8A16, W4A16):
@@ -24,6 +25,7 @@ one engine.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,9 +36,11 @@ from costmodel.engine import Draft, EngineConfig, Parallelism, Role, Speculation
 from costmodel.engine_arrays import ACTIVATION_DTYPE, compute_dtype
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.transformer import LayerGroup, Transformer, WeightScale
+from costmodel.units import GIB
 
+from .bounds import MAX_CELLS, MAX_SETTINGS, MAX_SPLITS
 from .engines import SUPPORT, EngineSupport, load_engine_memory
-from .files import shipped_table
+from .files import Fault, shipped_table
 from .problem import Problem, target_of
 
 
@@ -301,10 +305,8 @@ def refusal(problem: Problem, shape: Shape) -> tuple[str, str] | None:
 def candidates(problem: Problem, offer: int) -> Iterator[Shape]:
     """Every shape of one offer, feasible or not: precisions in the order of their lists, then degrees."""
     space = problem.full_space
-    degrees = (space.tensor_parallel, space.pipeline_parallel, space.expert_parallel, space.data_parallel)
-    splits = [Parallelism(*split) for split in product(*degrees)]
-    choices = product(space.weight_dtype, space.kv_dtype, space.speculative_tokens, splits)
-    for weight_dtype, kv_dtype, drafted, split in choices:
+    splits = [Parallelism(*split) for split in product(*space.degrees)]
+    for weight_dtype, kv_dtype, drafted, split in product(*space.precisions, splits):
         yield Shape(offer, split, weight_dtype, kv_dtype, drafted)
 
 
@@ -436,3 +438,57 @@ def pair_refusal(problem: Problem, prefill: Shape, decode: Shape) -> str | None:
 def refused_pair(problem: Problem, prefill: End, decode: End) -> tuple[str, str] | None:
     """The first rule that forbids a hand-over between the two, as (rule name, reason); None if it is possible."""
     return next(hand_over_refusals(problem, prefill, decode), None)
+
+
+def feasibility_faults(problem: Problem) -> list[Fault]:
+    """What is wrong with the search space as a whole: it is too large, or no engine of it can exist.
+
+    Time and memory of the search grow with the engine settings, and with these x buckets x classes.
+    """
+    space = problem.full_space
+    ways = len(problem.offers) * math.prod(map(len, (*space.degrees, *space.precisions)))
+    if ways > MAX_SPLITS:
+        sentence = f"has {ways:,} ways to split the model over GPUs, but at most {MAX_SPLITS:,} are tried"
+        return [Fault(("search",), f"{sentence}; state fewer degrees")]
+    enumeration = enumerate_shapes(problem)
+    if not enumeration.shapes:
+        return list(impossible_faults(problem))
+    faults, first = list[Fault](), enumeration.shapes[0]
+    settings = {
+        "engine shapes": len(enumeration.shapes),
+        "values of max_num_seqs": len(space.max_num_seqs),
+        "values of max_num_batched_tokens": len(space.max_num_batched_tokens),
+    }
+    cells = settings | {"buckets of lengths": problem.workload.share.size, "SLO classes": len(problem.slos)}
+    for sizes, most in ((settings, MAX_SETTINGS), (cells, MAX_CELLS)):
+        candidate_count = math.prod(sizes.values())
+        if candidate_count > most and not faults:
+            product = " x ".join(f"{count:,} {name}" for name, count in sizes.items())
+            sentence = f"makes {candidate_count:,} candidates ({product}), but at most {most:,} are priced; state fewer"
+            faults.append(Fault(("search",), sentence))
+    ends = dict.fromkeys(end_of(problem, shape) for shape in enumeration.shapes)
+    talks = (refused_pair(problem, sender, taker) is None for sender in ends for taker in ends)
+    if Role.COLOCATED not in problem.space.roles and not any(talks):
+        sentence = "no prefill replica can hand over to any decode replica"
+        faults.append(Fault(("search", "roles"), f"{sentence}: {pair_refusal(problem, first, first)}"))
+    return faults
+
+
+def impossible_faults(problem: Problem) -> Iterator[Fault]:
+    """One fault for each accelerator of which no engine can be built, however many there are: the closest it comes."""
+    for index, offer in enumerate(problem.offers):
+        rulings = [
+            (ruling, candidate)
+            for candidate in candidates(problem, index)
+            if (ruling := refusal(problem, candidate)) is not None
+        ]  # the closest shape passes most rules, and of these has most GPUs
+        (rule, reason), shape = max(rulings, key=lambda row: (RULES.index(row[0][0]), row[1].parallelism.gpus))
+        split = shape.parallelism
+        weights = problem.model.weight_bytes(shape.weight_dtype) / GIB
+        weights_words = f"{problem.model.name} in {shape.weight_dtype} ({weights:,.0f} GiB of weights)"
+        mend = MENDS[rule] or "widen the ranges of search"
+        yield Fault(
+            ("accelerators", index),
+            f"{weights_words} runs on no engine of {offer.accelerator.name} within the search space: "
+            f"with {split.words if split.gpus > 1 else 'one GPU'}, {reason}; {mend}",
+        )

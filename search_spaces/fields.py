@@ -6,6 +6,8 @@ do, so that no message of the validation library reaches a user; what it says it
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -35,7 +37,7 @@ from costmodel.units import HOURS_PER_DAY
 from costmodel.words import join_words, plural
 
 from .bounds import DAY_PARTS, Bounds
-from .files import Fault, FaultsError, Keys, Source
+from .files import Fault, FaultsError, Keys, Source, delimiter_of
 from .quantities import (
     BASE_UNIT,
     EXAMPLES,
@@ -63,6 +65,21 @@ class Reader:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """The schema as given."""
         return dict(self.schema)
+
+
+def csv_rows(text: str, where: str) -> Iterator[tuple[int, list[str]]]:
+    """The header and the rows of a CSV text that are not blank: the line where each ends, and its trimmed cells.
+
+    where: how messages call the file. InputError, with the line, for what is no CSV.
+    """
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(text))
+    try:
+        for number, record in enumerate(reader):
+            cells = [cell.strip() for cell in record]
+            if any(cells) or number == 0:
+                yield reader.line_num, cells
+    except csv.Error as error:
+        raise InputError(f"{where}:{reader.line_num}: not readable as CSV: {error}") from error
 
 
 def read_cell(column: str, text: str, reader: Reader) -> Any:

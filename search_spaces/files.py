@@ -286,6 +286,11 @@ class Source:
         """The error of the value at a path."""
         return InputError(self.render([Fault(path, sentence)]))
 
+    def check(self, faults: Iterable[Fault]) -> None:
+        """Raise InputError with these faults, if there are any."""
+        if all_faults := list(faults):
+            raise InputError(self.render(all_faults))
+
     def render(self, faults: Iterable[Fault]) -> str:
         """Return the faults in the order of the file, the first `MAX_FAULTS` of them with their lines and carets."""
         faults_in_place = [replace(fault, path=self.settle(fault.path)) for fault in faults]
@@ -319,10 +324,10 @@ def check_kind(source: Source, label: str, schema: str = "") -> None:
     if kind.startswith(OURS) and kind != schema.partition("/")[0]:
         command = COMMANDS.get(kind.removeprefix(OURS))
         hint = f"; {command} {source.name} takes it" if command else ""
-        raise InputError(source.render([Fault(("schema",), f"{schema_id} is not a {title}{hint}")]))
+        raise source.error(f"{schema_id} is not a {title}{hint}", ("schema",))
     if label == "workload" and not kind and "pools" in value:
         sentence = f"a file with pools is a fleet file, not a {title}; {COMMANDS['fleet']} {source.name} takes it"
-        raise InputError(source.render([Fault(("pools",), sentence)]))
+        raise source.error(sentence, ("pools",))
 
 
 def pointed(name: str, lines: tuple[str, ...], position: Position, sentence: str) -> str:

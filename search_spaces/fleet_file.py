@@ -191,7 +191,7 @@ def _problem_served(
     place = workload or path.parent / str(file.workload)
     if workload is None and not place.exists():
         fault = f"there is no {shown(file.workload)}; name a workload file, or write one: pdplan init {file.workload}"
-        raise InputError(source.render([Fault(("workload",), fault)]))
+        raise source.error(fault, ("workload",))
     return load_problem(place, overrides=changes), place.parent
 
 
@@ -207,7 +207,7 @@ class _Reading:
 
     def fleet(self, name: str) -> StatedFleet:
         """The fleet, its pools held to the rules of the search."""
-        self._raise(self._name_faults())
+        self.source.check(self._name_faults())
         problem_at_prices = self._at_its_prices()
         pools = [
             pool.model_copy(
@@ -216,15 +216,10 @@ class _Reading:
             )
             for pool in self.file.pools
         ]
-        self._raise(self._start_faults(problem_at_prices, pools))
+        self.source.check(self._start_faults(problem_at_prices, pools))
         by_role = {role: [pool for pool in pools if pool.role is role] for role in Role}
         ids = {f"{role}-{number}": pool for role in Role for number, pool in enumerate(by_role[role], 1)}
         return StatedFleet(self.source, name, self._with_its_settings(problem_at_prices, pools), problem_at_prices, ids)
-
-    def _raise(self, checks: Iterator[Fault]) -> None:
-        faults = list(checks)
-        if faults:
-            raise InputError(self.source.render(faults))
 
     def _name_faults(self) -> Iterator[Fault]:
         """GPU types and SLO classes are known, and a GPU type has one price."""

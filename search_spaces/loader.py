@@ -31,10 +31,9 @@ from costmodel.workload import Workload
 from .bounds import BURSTINESS, NO_TARGET
 from .buying_terms import ProcurementSection, owned_price
 from .catalog import AcceleratorCatalog, load_catalog, normalized_name
-from .checks import cross_faults, feasibility_faults, length_faults, tier_faults
 from .demand import LengthsSection, WorkloadSection, read_demand
 from .engines import DRAFTED, SUPPORT
-from .enumeration import usual_kv_dtype
+from .enumeration import feasibility_faults, usual_kv_dtype
 from .fields import sound_sections
 from .files import Fault, FaultsError, Keys, Source, check_name, shipped_text
 from .models import load_model
@@ -55,7 +54,17 @@ from .problem import (
     whole_limit,
 )
 from .quotes import basis_of, is_quotes_file, quotes_lost
-from .schema import ANY, WORKLOAD_SCHEMA, AcceleratorSection, Context, LinkSection, WorkloadFile
+from .schema import (
+    ANY,
+    WORKLOAD_SCHEMA,
+    AcceleratorSection,
+    Context,
+    LinkSection,
+    WorkloadFile,
+    cross_faults,
+    length_faults,
+    tier_faults,
+)
 from .search_space import search_space
 from .sources import MAX_DEPTH, parse_value, read_source
 from .trace_summary import quantiles_of
@@ -229,10 +238,8 @@ def _problem(file: WorkloadFile, stem: str, model: Transformer, demand: _Demand,
     if workload.sessions is not None and constraints.pools is Pools.SHARED:
         constraints = replace(constraints, gateway=Gateway(1, 1))  # prompts grow: a split by length would part sessions
     objective, least = Objective(file.objective.goal), file.objective.min_volume
-    if objective.goal is Goal.MAX_GOODPUT_PER_DOLLAR and least is not None:
-        objective = replace(
-            objective, min_volume=least, max_volume=file.objective.max_volume or DEFAULT_VOLUME_RANGE * least
-        )
+    if least is not None:  # only where it is the ratio that counts
+        objective = Objective(objective.goal, least, file.objective.max_volume or DEFAULT_VOLUME_RANGE * least)
     cache_tier, tier = None, file.kv_cache_tier
     if tier is not None and tier.capacity_per_gpu > 0.0:
         cache_tier = CacheTier(tier.capacity_per_gpu, tier.bandwidth, tier.latency, tier.shared)

@@ -13,8 +13,6 @@ values in all of its scripts.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections import Counter, defaultdict
@@ -30,8 +28,8 @@ from costmodel.units import KILO, MEGA, MILLI
 from costmodel.words import plural
 
 from .bounds import DEGREE, MAX_GPUS, MAX_NUM_SEQS, TOKENS, TPOT, TTFT, Bounds
-from .fields import Reader, choice, count, number, read_cell
-from .files import LARGEST_RESULTS, delimiter_of, read_text, shipped_table
+from .fields import Reader, choice, count, csv_rows, number, read_cell
+from .files import LARGEST_RESULTS, read_text, shipped_table
 
 ATTENTION_DATA = re.compile(r"\(?\s*attention\s*dp\s*(\d+)\s*\)?", re.IGNORECASE)
 """A layout written in words: the attention's data ranks stand where the tensor ranks are expected."""
@@ -285,25 +283,18 @@ class _Cells:
 
 def read_measurements(path: Path) -> tuple[RowKind, list[Row]]:
     """All rows of a measurement file in its order; InputError where the file as a whole cannot be read."""
-    text = read_text(path, LARGEST_RESULTS, "a CSV file of measurements")
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter_of(text))
+    lines = csv_rows(read_text(path, LARGEST_RESULTS, "a CSV file of measurements"), str(path))
+    _, header = next(lines, (1, []))
+    kind = _kind_of(header, path)
+    read_row = _serving_row if kind is RowKind.SERVING else _step_row
     rows: list[Row] = []
-    try:
-        header = [name.strip() for name in next(reader, [])]
-        kind = _kind_of(header, path)
-        read_row = _serving_row if kind is RowKind.SERVING else _step_row
-        for record in reader:
-            values = [cell.strip() for cell in record]
-            if not any(values):
-                continue
-            try:
-                if len(values) < len(header) or any(values[len(header) :]):
-                    raise InputError(f"the row has {plural(len(values), 'field')}, the header {len(header)}")
-                rows.append(read_row(reader.line_num, _Cells(dict(zip(header, values, strict=False)))))
-            except InputError as fault:
-                rows.append(Refused(reader.line_num, str(fault)))
-    except csv.Error as error:
-        raise InputError(f"{path}:{reader.line_num}: not readable as CSV: {error}") from error
+    for line, cells in lines:
+        try:
+            if len(cells) < len(header) or any(cells[len(header) :]):
+                raise InputError(f"the row has {plural(len(cells), 'field')}, the header {len(header)}")
+            rows.append(read_row(line, _Cells(dict(zip(header, cells, strict=False)))))
+        except InputError as fault:
+            rows.append(Refused(line, str(fault)))
     return kind, rows
 
 
@@ -452,8 +443,9 @@ def read_scripts(path: Path) -> list[Mapping[str, str]]:
     """The rows of the table; none where there is no such file."""
     if not path.is_file():
         return []
-    text = read_text(path, LARGEST_RESULTS, "a CSV file of engine settings")
-    return list(csv.DictReader(io.StringIO(text, newline="")))
+    lines = csv_rows(read_text(path, LARGEST_RESULTS, "a CSV file of engine settings"), str(path))
+    _, header = next(lines, (1, []))
+    return [dict(zip(header, cells, strict=False)) for _, cells in lines]
 
 
 def with_settings(rows: Iterable[Row], scripts: Iterable[Mapping[str, str]]) -> list[Row]:

@@ -250,6 +250,16 @@ class SearchSpace:
     kv_dtype: tuple[str, ...] = ()
     speculative_tokens: tuple[int, ...] = ()
 
+    @property
+    def degrees(self) -> tuple[tuple[int, ...], ...]:
+        """Degrees of parallelism: tensor, pipeline, expert, data."""
+        return self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.data_parallel
+
+    @property
+    def precisions(self) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]]:
+        """Precisions of the weights and of the KV cache, and drafted tokens."""
+        return self.weight_dtype, self.kv_dtype, self.speculative_tokens
+
 
 class Goal(StrEnum):
     """What is optimised."""

@@ -7,8 +7,6 @@ single price of another; low and high are the cheapest and the dearest quote.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +24,8 @@ from costmodel.errors import InputError, name_hint, name_list, shown
 from costmodel.units import MIB
 
 from . import bounds
-from .fields import FileSection, choice, faults_of, quantity
-from .files import Fault, FaultsError, delimiter_of, read_text, shipped_text, shown_path
+from .fields import FileSection, choice, csv_rows, faults_of, quantity
+from .files import Fault, FaultsError, read_text, shipped_text, shown_path
 from .quantities import Kind
 
 FILE = "quotes.csv"
@@ -126,8 +124,8 @@ def quotes_lost(prices: object, basis: object) -> str:
 
 
 def _quotes(text: str, where: str, name_of: Callable[[str], str]) -> dict[str, tuple[Quote, ...]]:
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter_of(text))
-    header = reader.fieldnames or ()
+    lines = csv_rows(text, where)
+    _, header = next(lines, (1, []))
     faults = [
         f"{where}:1: {shown(column)} is not a column of quotes; {name_hint(column, COLUMNS)}"
         for column in header
@@ -137,17 +135,17 @@ def _quotes(text: str, where: str, name_of: Callable[[str], str]) -> dict[str, t
     if lacking:
         faults.append(f"{where}:1: lacks the column {name_list(lacking)}; a file of quotes has {name_list(COLUMNS)}")
     quotes: dict[str, list[Quote]] = defaultdict(list)
-    for cells in () if faults else reader:
-        if None in cells or None in cells.values():
-            faults.append(f"{where}:{reader.line_num}: has more or fewer cells than the header")
+    for line, cells in () if faults else lines:
+        if len(cells) != len(header):
+            faults.append(f"{where}:{line}: has more or fewer cells than the header")
             continue
-        values = {key: text.strip() for key, text in cells.items() if text.strip() or key == "accelerator"}
+        values = {key: cell for key, cell in zip(header, cells, strict=True) if cell or key == "accelerator"}
         try:
             quote = Quote.model_validate({"source": where} | values, context=name_of)
             quotes[quote.accelerator].append(quote)
         except ValidationError as error:
             sentences = (fault.told() for fault in faults_of(error))
-            faults += [f"{where}:{reader.line_num}: {sentence}" for sentence in sentences]
+            faults += [f"{where}:{line}: {sentence}" for sentence in sentences]
     if faults:
         raise FaultsError(*(Fault((), sentence) for sentence in faults))
     return {name: tuple(rows) for name, rows in quotes.items()}

@@ -1,36 +1,40 @@
 """The shape of workload.yaml: every key, its unit, its default and its meaning, as frozen pydantic models.
 
 The docstring under each attribute is its documentation and becomes its description in the JSON Schema
-(`pdplan schema`). Checks that look at one section stand here; checks across sections in `checks`.
+(`pdplan schema`). After the sections come the checks across them: each yields its faults, and none stops the others.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, create_model, field_validator, model_validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
-from costmodel.accelerator import PriceBasis
-from costmodel.engine import Draft, Speculation
+from costmodel.accelerator import Accelerator, PriceBasis
+from costmodel.engine import Draft, Role, Speculation
 from costmodel.errors import InputError, shortened, shown
 from costmodel.metric import BOUNDING, METRICS, Metric, limits_of
-from costmodel.words import join_words
+from costmodel.transformer import Transformer
+from costmodel.words import join_words, listed
+from costmodel.workload import Workload
 
 from . import bounds
 from .bounds import NO_TARGET, ROUTER_SPELLINGS, TARGET_NAMES, TARGET_SPELLINGS
 from .buying_terms import ProcurementSection
-from .demand import WorkloadSection, sum_faults
+from .demand import LengthsSection, WorkloadSection, sum_faults
 from .engines import ENGINES, shipped_acceptance
 from .fields import FileSection, OneOrMore, Text, checked_together, choice, count, number, quantity, share, short_for
-from .files import Keys
-from .problem import Balancing, Billing, Goal, Pools, Routing
+from .files import Fault, Keys
+from .problem import TARGETS, Balancing, Billing, Goal, Pools, Routing, target_of
 from .quantities import Kind, as_probability
 from .quotes import ENDING as QUOTES_ENDING
-from .search_space import KvDtype, SearchSection, WeightDtype
+from .quotes import basis_of
+from .search_space import KvDtype, SearchSection, WeightDtype, degree_faults, token_faults
 
 WORKLOAD_SCHEMA: Literal["pdplan.workload/1"] = "pdplan.workload/1"
 
@@ -389,6 +393,168 @@ class WorkloadFile(FileSection):
         if isinstance(info.context, Context) and info.field_name is not None:
             info.context.sections[info.field_name] = result
         return result
+
+
+def accelerator_faults(entries: Sequence[AcceleratorSection], canonical: Sequence[str]) -> Iterator[Fault]:
+    """Accelerators: at least one, and each only once, also under another spelling."""
+    if not entries:
+        yield Fault(("accelerators",), "is empty, but needs at least one (`pdplan gpus` lists them)")
+    first: dict[str, int] = {}
+    for index, name in enumerate(canonical):
+        if first.setdefault(name, index) != index:
+            same = "" if entries[index].name == name else f"is {shown(name)}, which "
+            sentence = f"{shown(entries[index].name)} {same}stands in accelerators.{first[name]} already"
+            yield Fault(("accelerators", index, "name"), f"{sentence}; keep one of them")
+
+
+def objective_faults(
+    objective: ObjectiveSection, constraints: ConstraintsSection, entries: Sequence[AcceleratorSection]
+) -> Iterator[Fault]:
+    """A goal must be well-posed: the ratio needs a floor, the most goodput needs something that is limited."""
+    goal = objective.goal
+    ratio = goal is Goal.MAX_GOODPUT_PER_DOLLAR
+    if ratio and objective.min_volume is None:
+        yield Fault(
+            ("objective",),
+            "max_goodput_per_dollar needs min_volume, such as {goal: max_goodput_per_dollar, min_volume: 1}, which "
+            "serves at least the stated rate: without it the best ratio serves only the cheapest part of the demand",
+        )
+    if not ratio:
+        for key in ("min_volume", "max_volume"):
+            if getattr(objective, key) is not None:
+                yield Fault(("objective", key), f"belongs to max_goodput_per_dollar, but the goal is {goal}")
+    if (
+        objective.min_volume is not None
+        and objective.max_volume is not None
+        and objective.max_volume < objective.min_volume
+    ):
+        yield Fault(
+            ("objective", "max_volume"), f"{objective.max_volume:g} is below min_volume {objective.min_volume:g}"
+        )
+    fleet_limit = constraints.budget or constraints.power or constraints.max_gpus
+    if goal is Goal.MAX_GOODPUT and not fleet_limit and any(entry.inventory is None for entry in entries):
+        yield Fault(
+            ("objective",),
+            "max_goodput needs a limit: constraints.budget, power or max_gpus, or an inventory for every accelerator; "
+            "without one goodput has no bound",
+        )
+    if goal is not Goal.MIN_COST and constraints.pools is Pools.PER_CLASS:
+        yield Fault(("constraints", "pools"), f"per_class plans for min_cost only, but the goal is {goal}")
+
+
+def target_faults(sections: Mapping[str, Any]) -> Iterator[Fault]:
+    """The target must run the engine that is stated, and tell SLO classes apart where each has pools of its own."""
+    target, engine = target_of(sections["target"]), sections.get("engine")
+    if engine is not None and engine not in target.engines:
+        yield Fault(
+            ("target",),
+            f"{target.name} runs {' or '.join(target.engines)}, but engine: {engine} is stated; leave it out, or "
+            "state one that it runs",
+        )
+    constraints, search = sections.get("constraints"), sections.get("search")
+    if constraints is None or constraints.pools is not Pools.PER_CLASS or len(sections.get("slo", ())) < 2:
+        return
+    if not target.by_class:
+        able = join_words([router.name for router in TARGETS if router.by_class])
+        yield Fault(
+            ("constraints", "pools"),
+            f"per_class needs a router that tells SLO classes apart, but {target.title} has none; state "
+            f"pools: {Pools.SHARED}, or a target with one ({able})",
+        )
+    elif search is not None and search.roles and Role.COLOCATED not in search.roles:
+        yield Fault(
+            ("constraints", "pools"),
+            f"per_class with prefill and decode pools: the router of {target.title} tells SLO classes apart for "
+            f"colocated pools alone; state pools: {Pools.SHARED}, or allow the role colocated",
+        )
+
+
+def length_faults(workload: Workload, section: WorkloadSection, model: Transformer) -> Iterator[Fault]:
+    """The longest request must fit the stated limit, and the model's context."""
+    stated_max = section.max_tokens
+    longest = float((workload.isl + workload.osl).max())
+    if stated_max is not None and longest > stated_max:
+        yield Fault(
+            ("workload", "max_tokens"),
+            f"{stated_max} is below the longest bucket, which has {longest:g} tokens (ISL + OSL)"
+            f"{_limit_hint(section.lengths)}",
+        )
+    longest_request = max(workload.max_tokens, math.ceil(longest))
+    if longest_request > model.max_position:
+        has_limit = stated_max is not None and stated_max >= longest
+        lengths = "lengths" if section.sessions is None else "sessions"
+        where = ("workload", "max_tokens") if has_limit else ("workload", lengths)
+        sentence = f"{longest_request:,} tokens exceed the context of {model.name}, {model.max_position:,} tokens"
+        yield Fault(where, sentence if has_limit else f"{sentence}{_limit_hint(section.lengths)}")
+
+
+def _limit_hint(lengths: LengthsSection | None) -> str:
+    """Hint for lengths without a stated maximum: a lognormal reaches far beyond its p99."""
+    if lengths is None:
+        return "; state fewer turns, or fewer tokens of each"
+    length_limits = {"isl": lengths.isl, "osl": lengths.osl}
+    endless = [
+        f"workload.lengths.{name}.lognormal.maximum"
+        for name, limit in length_limits.items()
+        if limit is not None and limit.lognormal is not None and limit.lognormal.maximum is None
+    ]
+    if not endless:
+        return ""
+    return f"; limit it with {' and '.join(endless)}, which {'is' if len(endless) == 1 else 'are'} not stated"
+
+
+def tier_faults(workload: Workload, section: CacheTierSection | None) -> Iterator[Fault]:
+    """A KV cache tier needs a demand that says when a prefix is used again."""
+    if section is not None and workload.reuse is None:
+        yield Fault(
+            ("kv_cache_tier",),
+            "keeps prompts that are used again, but the workload does not say when; state workload.sessions, or "
+            "workload.reuse_interval beside prefix_hit_share",
+        )
+
+
+def unquoted(accelerator: Accelerator, basis: PriceBasis) -> str:
+    """Fault: nobody quotes an accelerator on this price basis; with the bases that are quoted, and what to do."""
+    quotes = [f"{price.basis} {listed(price.usd_per_hour)}" for price in accelerator.quotes]
+    there = f"the catalog has {join_words(quotes)}" if quotes else "the catalog has none for it at all"
+    return f"{accelerator.name} has no {basis} quote ({there}); state its price, or leave it out"
+
+
+def speculation_faults(sections: Mapping[str, Any]) -> Iterator[Fault]:
+    """Tokens are drafted by a stated method, and no limit is on gaps between tokens, which come several at a time."""
+    model, search = sections.get("model"), sections.get("search")
+    depths = getattr(search, "speculative_tokens", None)
+    drafted = (model is not None and model.speculation is not None) and (depths is None or max(depths) > 0)
+    if depths and max(depths) > 0 and model is not None and model.speculation is None:
+        yield Fault(("search", "speculative_tokens"), "drafts tokens; state model.speculation, such as {method: mtp}")
+    limited = [index for index, slo in enumerate(sections.get("slo", ())) if Metric.ITL_P99 in slo.limits]
+    for index in limited if drafted else ():
+        yield Fault(
+            ("slo", index), "limits itl_p99, which is not predicted with speculative decoding; limit tpot instead"
+        )
+
+
+def cross_faults(
+    sections: Mapping[str, Any], model: Transformer | None, accelerators: Sequence[Accelerator]
+) -> Iterator[Fault]:
+    """All checks whose sections are sound."""
+    if "accelerators" in sections:
+        yield from accelerator_faults(sections["accelerators"], [accelerator.name for accelerator in accelerators])
+        basis = basis_of(sections.get("prices"))
+        pairs = zip(sections["accelerators"], accelerators, strict=True) if accelerators and basis is not None else ()
+        for index, (entry, accelerator) in enumerate(pairs):
+            if basis is not None and entry.price is None and accelerator.price_on(basis) is None:
+                yield Fault(("accelerators", index), unquoted(accelerator, basis))
+    search = sections.get("search")
+    yield from speculation_faults(sections)
+    if search is not None and model is not None:
+        yield from degree_faults(search, model)
+        yield from token_faults(search, model)
+    if sections.get("target") not in {None, NO_TARGET}:
+        yield from target_faults(sections)
+    if "objective" in sections and "accelerators" in sections:
+        constraints = sections.get("constraints", ConstraintsSection())
+        yield from objective_faults(sections["objective"], constraints, sections["accelerators"])
 
 
 def json_schema() -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """The search space: presets and stated ranges, and the degrees that a model allows.
 
 A preset is a data file in `presets/`. Of its degrees, those that the model does not allow are left out;
-degrees that the user writes are checked in `checks` and refused instead.
+degrees that the user writes are refused instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, TypeVar
 
@@ -19,7 +19,7 @@ from costmodel.transformer import DTYPE_BYTES, Transformer
 from . import bounds
 from .enumeration import head_refusals
 from .fields import FileSection, OneOrMore, Reader, choice, count
-from .files import shipped_table
+from .files import Fault, shipped_table
 from .problem import SearchSpace
 
 WEIGHT_DTYPES = tuple(DTYPE_BYTES)
@@ -202,3 +202,35 @@ RANGES: Mapping[str, Reader] = {
     "speculative_tokens": count(bounds.SPECULATIVE_TOKENS),
 }
 """Settings of an engine that the search has a range of values for, and how one is read."""
+
+
+SHOWN_DEGREES = 8
+
+
+def degree_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
+    """Degrees of parallelism that the user wrote must suit the model."""
+    no_experts = f"but {model.name} has no experts"
+    why = {
+        "tensor_parallel": f"which cannot divide the attention heads of {model.name}",
+        "pipeline_parallel": f"beyond the {model.num_layers} layers of {model.name}",
+        "expert_parallel": no_experts,
+        "data_parallel": f"{no_experts} to share; replicas do the same",
+    }
+    for key, degrees_allowed in allowed_degrees(model).items():
+        degrees_written: Sequence[int] = getattr(search, key) or ()
+        wrong = [degree for degree in degrees_written if degree not in degrees_allowed]
+        if wrong:
+            examples = ", ".join(str(degree) for degree in degrees_allowed[:SHOWN_DEGREES])
+            more = ", ..." if len(degrees_allowed) > SHOWN_DEGREES else ""
+            degrees = ", ".join(map(str, wrong[:SHOWN_DEGREES])) + (", ..." if len(wrong) > SHOWN_DEGREES else "")
+            yield Fault(("search", key), f"has {degrees}, {why[key]}; allowed: {examples}{more}")
+
+
+def token_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
+    """A step needs a token for each request that runs; decode engines alone get them whatever is stated."""
+    space = search_space(search, model)
+    most, fewest = max(space.max_num_batched_tokens), min(space.max_num_seqs)
+    if Role.COLOCATED in space.roles and most < fewest and (search.max_num_seqs or search.max_num_batched_tokens):
+        key = "max_num_batched_tokens" if search.max_num_batched_tokens else "max_num_seqs"
+        why = f"a step of {most:,} tokens at most has none for each of {fewest:,} requests at least"
+        yield Fault(("search", key), f"{why}; state max_num_batched_tokens of at least {fewest:,}")

@@ -169,6 +169,8 @@ def test_a_users_quotes_are_prices(folder: Path) -> None:
     assert "w.yaml:12:9: prices: spot would replace your own quotes in 'quotes.csv' with the" in refusal(
         f"{SOUND}prices: quotes.csv\n", {"prices": "spot"}
     )
+    (folder / "quotes.csv").write_text(f"accelerator, usd_per_hour ,source\n,,\nH100,2,{'x' * 2**18}\n", "utf-8")
+    assert "quotes.csv:3: not readable as CSV: field larger" in refusal(SOUND, {"prices": "quotes.csv"})
 
 
 @pytest.mark.parametrize(

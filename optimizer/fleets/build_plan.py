@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
-from costmodel.engine import Parallelism, Role
+from costmodel.engine import Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError, shown
 from costmodel.estimate import step_estimate
@@ -644,12 +644,11 @@ def pool_of_record(instance: Instance, pool: EnginePool, name: str, replicas: in
 
 
 def _shape(instance: Instance, pool: EnginePool, name: str) -> int:
-    split = Parallelism(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
     for number, shape in enumerate(instance.tables.shapes):
         same_accelerator = instance.problem.offers[shape.offer].accelerator.name == pool.accelerator
         own = (shape.weight_dtype, shape.kv_dtype, shape.speculative_tokens)
         same_settings = own == (pool.weight_dtype, pool.kv_dtype, pool.speculative_tokens)
-        if same_accelerator and same_settings and shape.parallelism == split:
+        if same_accelerator and same_settings and shape.parallelism == pool.parallelism:
             return number
     raise InputError(
         f"pool {name}: no engine on {pool.accelerator} with these parallel degrees, {pool.weight_dtype} weights and "

@@ -415,7 +415,7 @@ class Plan(Record):
         """Where GPUs do not add up: of a pool, or of all pools of an accelerator."""
         total = Counter[str]()
         for number, pool in enumerate(self.pools):
-            replica_gpus = pool.tensor_parallel * pool.pipeline_parallel * pool.data_parallel
+            replica_gpus = pool.parallelism.gpus
             total[pool.accelerator] += pool.gpus
             if pool.gpus != (all_gpus := pool.replicas * replica_gpus):
                 engines = f"replicas ({pool.replicas}) of {replica_gpus} GPUs each"

@@ -26,6 +26,7 @@ from pydantic import (
 )
 
 from costmodel.arrays import FloatArray
+from costmodel.engine import Parallelism
 from costmodel.metric import Metric
 
 ROUNDING: Final = 1e-6
@@ -166,10 +167,14 @@ class EnginePool(Record):
     _serializer = without_empty("speculative_tokens")
 
     @property
+    def parallelism(self) -> Parallelism:
+        """How one engine splits the model."""
+        return Parallelism(self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.data_parallel)
+
+    @property
     def engine(self) -> tuple[Hashable, ...]:
         """What the engine is, apart from its memory and batch limits."""
-        degrees = (self.tensor_parallel, self.pipeline_parallel, self.expert_parallel, self.data_parallel)
-        return self.role, self.accelerator, degrees, self.weight_dtype, self.kv_dtype, self.speculative_tokens
+        return self.role, self.accelerator, self.parallelism, self.weight_dtype, self.kv_dtype, self.speculative_tokens
 
 
 def engine_counts(pools: Iterable[EnginePool]) -> frozenset[Hashable]:

@@ -37,7 +37,7 @@ from optimizer.verification.record import as_simulated, judged_fleet
 from optimizer.verification.verify import SearchResult
 from search_spaces.buying_terms import HOURS_PER_MONTH
 from search_spaces.fields import choice
-from search_spaces.files import Fault, Source
+from search_spaces.files import Source
 from search_spaces.fleet_file import StatedFleet, StatedPool
 from search_spaces.problem import Goal, Problem
 
@@ -201,7 +201,7 @@ def subject_of(stated_fleet: StatedFleet) -> Subject:
         fleet = routed(instance, pools)
         if not can_hand_over(instance, fleet):
             fault = "the prefill pools cannot hand all their requests over to the decode pools"
-            raise InputError(stated_fleet.source.render([Fault(("pools",), fault)]))
+            raise stated_fleet.source.error(fault, ("pools",))
         return fleet
 
     fleet = resize(tuple(pool.replicas for pool in stated_fleet.pools.values()))
@@ -278,7 +278,7 @@ def _check_served(instance: Instance, source: Source, pools: list[FleetPool]) ->
             flow = int(np.argmax(lost_flows))
             slo = instance.problem.slos[int(flows.slo[flow])].name
             requests = f"{fault} of class {slo} with an ISL of {flows.isl[flow]:,.0f}"
-            raise InputError(source.render([Fault(("pools",), f"{requests}; widen slo_classes or isl of a pool")]))
+            raise source.error(f"{requests}; widen slo_classes or isl of a pool", ("pools",))
 
 
 def routed(instance: Instance, pools: list[FleetPool]) -> Fleet:

@@ -23,8 +23,7 @@ from costmodel.metric import METRICS, Metric, Scope, metrics_of
 from costmodel.words import join_words, percentage
 from optimizer.loads.instance import DECODE, PREFILL, Instance, make_instance
 from optimizer.plans.records import CANDIDATES, MOST_MORE, ROUNDING
-from search_spaces.checks import impossible_faults
-from search_spaces.enumeration import Enumeration, enumerate_shapes
+from search_spaces.enumeration import Enumeration, enumerate_shapes, impossible_faults
 from search_spaces.files import Fault
 from search_spaces.problem import Problem, over_tokens
 

@@ -106,12 +106,12 @@ def _problem(flags: Flags) -> Problem:
     from costmodel.engine import Role
     from costmodel.workload import Workload
     from search_spaces.catalog import load_catalog
-    from search_spaces.checks import unquoted
     from search_spaces.engines import SUPPORT
     from search_spaces.enumeration import usual_kv_dtype
     from search_spaces.models import load_model
     from search_spaces.problem import Offer, Problem, SearchSpace
     from search_spaces.quotes import basis_of
+    from search_spaces.schema import unquoted
 
     catalog = load_catalog(flags.catalog, flags.prices)
     with value_of("--model"):

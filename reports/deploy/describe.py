@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodel.engine import Draft, EngineConfig, Parallelism, Role
+from costmodel.engine import Draft, EngineConfig, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError, UnknownNameError, shown
 from costmodel.estimate import prompt_seconds
@@ -232,8 +232,7 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
     if pool.accelerator not in names:
         raise InputError(f"pool {pool.id}: {pool.accelerator} is not among the accelerators of the plan's own problem")
     offer = names.index(pool.accelerator)
-    split = Parallelism(pool.tensor_parallel, pool.pipeline_parallel, pool.expert_parallel, pool.data_parallel)
-    shape = Shape(offer, split, pool.weight_dtype, pool.kv_dtype, pool.speculative_tokens)
+    shape = Shape(offer, pool.parallelism, pool.weight_dtype, pool.kv_dtype, pool.speculative_tokens)
     config = engine_config(problem, shape, Role(pool.role), pool.max_num_seqs, pool.max_num_batched_tokens)
     config = replace(config, max_model_len=pool.max_model_len, memory_fraction=pool.memory_fraction)
     vendor = Device.CPU if options.device is Device.CPU else config.accelerator.vendor
