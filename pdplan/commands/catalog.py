@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.accelerator import PriceBasis
-from costmodel.errors import InputError, value_of
+from costmodel.errors import InputError
 from costmodel.units import GIB, GIGA, MICRO, TERA
 from costmodel.words import listed, plural
 from pdplan.console import Console
@@ -62,8 +62,7 @@ def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices:
     if name is None:
         accelerators = list(catalog_entries.accelerators.values())
         return console.answer(_gpu_list(accelerators, basis), [_entry(gpu, basis) for gpu in accelerators])
-    with value_of("NAME"):
-        accelerator = catalog_entries.accelerator(name)
+    accelerator = catalog_entries.accelerator(name)
     if all_prices or (prices is not None and basis is None):
         own = {} if all_prices else catalog_entries.own_quotes(Path(str(prices)))
         quotes = (shipped_quotes() if all_prices else own).get(accelerator.name, ())
@@ -252,8 +251,7 @@ def models(
         if name is None:
             raise InputError("-o FILE writes the architecture file of one model; name it, such as a config.json")
         check_files({"-o": output}, {}, force=force)
-        with value_of("NAME"):
-            model, gaps = model_to_edit(name)
+        model, gaps = model_to_edit(name)
         hint = f"; {plural(len(gaps), 'field')} to check, named at its top" if gaps else ""
         console.write(output, architecture_text(model, gaps), force=force, hint=hint)
         return ExitCode.DONE
@@ -263,8 +261,7 @@ def models(
         return _show_check(console, name)
     alike = [] if name is None or is_model(name) else names_with(name)
     if name is not None and not alike:
-        with value_of("NAME"):
-            entry = _with_states(load_model(name))
+        entry = _with_states(load_model(name))
         return console.answer(_model_page(entry), entry)
     entries = [{"written": spelling} | _with_states(load_model(spelling)) for spelling in alike or model_names()]
     return console.answer(_model_list(entries, brief=bool(alike)), entries)
@@ -295,10 +292,9 @@ def _show_check(console: Console, name: str) -> ExitCode:
         raise InputError(
             "--check needs transformers and torch, which are not installed: pip install 'pdplan[transformers]'"
         )
-    with value_of("NAME"):
-        model = load_model(name)
-        groups = counted(model)
-        reference_groups, version = reference_count(config_of(name), model.name)
+    model = load_model(name)
+    groups = counted(model)
+    reference_groups, version = reference_count(config_of(name), model.name)
     reference = reference_groups.total()
     difference = model.parameters / reference - 1.0
     agrees = abs(difference) <= AGREEMENT
