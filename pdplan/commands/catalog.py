@@ -92,14 +92,15 @@ def _entry(accelerator: Accelerator, basis: PriceBasis | None) -> dict[str, Any]
 
 
 def _gpu_list(accelerators: Sequence[Accelerator], basis: PriceBasis | None) -> Document:
-    names = ("GiB", "TB/s", "bf16", "fp8", "fp4", "ridge", "up", "out", "node", "W", "$/h", "spread")
-    columns = [Column("name"), *(Column(name, "right", optional=name in {"ridge", "spread"}) for name in names)]
+    names = ("GiB", "TB/s", "bf16", "fp8", "fp4", *WIDE[:1], "up", "out", "node", "W", "$/h", *WIDE[1:])
+    columns = [Column("name"), *(Column(name, "right", optional=name in WIDE) for name in names)]
     rows = []
     for gpu in accelerators:
         price, prices = gpu.price_on(basis), (MISSING, MISSING)
         if price is not None:
             star = "*" if basis is None and price.guessed else ""
-            usd, low, high = (money(value).removeprefix("$") for value in (price.usd_per_hour, price.low, price.high))
+            low, high = (money(value).removeprefix("$") for value in (price.low, price.high))
+            usd = listed(price.usd_per_hour).removeprefix("$").removesuffix("/h")
             prices = f"{usd}{star}", f"{low}–{high}"
         cells = (
             significant(gpu.memory / GIB),
@@ -116,7 +117,6 @@ def _gpu_list(accelerators: Sequence[Accelerator], basis: PriceBasis | None) -> 
         "GiB, TB/s: memory and its bandwidth. bf16, fp8, fp4: dense TFLOP/s. W: board power.",
         "up, out: GB/s of one GPU's link inside a node of `node` GPUs, and between nodes.",
         f"$/h: median over providers of their median {'list prices' if basis is None else f'{basis} quotes'} per GPU.",
-        "In wide tables, ridge: FLOP/byte at bf16; spread: the cheapest and the dearest provider.",
         "*: no on-demand quote of this GPU; `pdplan gpus NAME` says whose or which price it is."
         if basis is None
         else f"{MISSING}: nobody quotes one.",
@@ -126,6 +126,8 @@ def _gpu_list(accelerators: Sequence[Accelerator], basis: PriceBasis | None) -> 
 
 
 DTYPES = ("bf16", "fp8", "fp4")
+WIDE = ("FLOP/byte", "cheapest–dearest")
+"""Columns that only wide tables have, so their heads say all: the ridge point at bf16, and the prices of providers."""
 
 
 def _quote_page(accelerator: Accelerator, quotes: Sequence[Quote]) -> Document:
