@@ -384,7 +384,7 @@ def _model_page(entry: dict[str, Any]) -> Document:
     state = si(sizes["vllm"], "B") if len(set(sizes.values())) == 1 else state
     towers, drafts = entry["tower_parameters"], entry["draft_parameters"]
     tables, prompts = entry["host_table_parameters"], entry["prompt_parameters"]
-    used = f"a token uses {count(entry['active_parameters'])}"
+    used = f"a token uses {count(entry['active_parameters'])} (with the embedding tables)"
     used += f", and of a long prompt {count(prompts)}" if prompts < entry["active_parameters"] else ""
     facts = (
         ("parameters", f"{count(entry['parameters'])}, of which {used}"),
