@@ -489,14 +489,17 @@ def _axes(vary: str | Sequence[str] | Mapping[str, object]) -> list[str]:
 
 LARGEST_PLAN: Final = 32 * MIB
 """A plan file is some 100 kB; one larger than this [byte] is something else."""
+PLAN_OR_FLEET: Final = "a plan.json or a fleet file (YAML)"
 
 
-def read_plan(path: Path, alternative: int = 1) -> Plan:
-    """Read a plan file, or say in one sentence why it is none; alternative: see `numbered`."""
+def read_plan(path: Path, alternative: int = 1, label: str = "a plan.json") -> Plan:
+    """Read a plan file, or say in one sentence why it is none; alternative: see `numbered`; label: what it must be."""
     from optimizer.plans.plan import parse_plan
     from search_spaces.fleet_file import is_fleet_file
 
-    data = read_file(path, LARGEST_PLAN, "a plan.json")
+    data = read_file(path, LARGEST_PLAN, label)
+    if not data.strip():
+        raise InputError(f"{shown_path(path)}: is empty, but must be {label}")
     try:
         return numbered(parse_plan(data, shown_path(path)), alternative, path)
     except InputError as error:
@@ -532,7 +535,7 @@ def read_fleet(path: Path, alternative: int = 1) -> Plan:
     from search_spaces.fleet_file import is_fleet_file, load_fleet
 
     if not is_fleet_file(path):
-        return read_plan(path, alternative)
+        return read_plan(path, alternative, PLAN_OR_FLEET)
     if alternative != 1:
         raise InputError(f"--alternative {alternative}: {shown_path(path)} is a fleet file, which states one fleet")
     from optimizer.recommend.evaluate import plan_of, subject_of
@@ -558,4 +561,4 @@ def stated_fleet(path: Path, workload: Path | None, overrides: dict[str, Any]) -
         raise InputError(
             "--set, --confidence and --prices change the workload of a fleet file; a plan is evaluated as it was made"
         )
-    return read_plan(path)
+    return read_plan(path, label=PLAN_OR_FLEET)

@@ -428,7 +428,8 @@ def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibrati
     rows, notes = measured(records, setup)
     if not rows:
         reasons = "; ".join(dict.fromkeys(f"{note.where}: {note.reason}" for note in notes[:3]))
-        raise InputError(f"none of the {len(records)} results can be used: {reasons}")
+        none = "the only result cannot" if len(records) == 1 else f"none of the {len(records)} results can"
+        raise InputError(f"{none} be used: {reasons}")
     engine, *more_engines = dict.fromkeys(row.engine for row in rows)
     if more_engines:
         raise InputError(
@@ -462,8 +463,12 @@ def calibrate(records: Sequence[Record], setup: Setup, source: str) -> Calibrati
 
 
 def nearer_precision(records: Sequence[Record], setup: Setup, times: int, *, least: float = 1.0) -> str:
-    """Says with which precision the catalog's median error is below its own by `least` [1]; empty if with none."""
-    dtypes = [dtype for dtype in DTYPE_BYTES if dtype != setup.weight_dtype]
+    """Says with which precision the catalog's median error is below its own by `least` [1]; empty if with none.
+
+    FP4 is one of them where the GPU has units for it, or the checkpoint is MXFP4.
+    """
+    has_fp4 = "fp4" in setup.accelerator.peak_flops or setup.model.is_mxfp4("fp4")
+    dtypes = [dtype for dtype in DTYPE_BYTES if dtype != setup.weight_dtype and (dtype != "fp4" or has_fp4)]
     errors = {dtype: _catalog_error(records, replace(setup, weight_dtype=dtype), times) for dtype in dtypes}
     nearest, own = min(errors, key=errors.__getitem__), _catalog_error(records, setup, times)
     if not least * errors[nearest] < own:

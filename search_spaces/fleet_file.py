@@ -18,12 +18,12 @@ from .catalog import AcceleratorCatalog, load_catalog
 from .engines import ENGINES
 from .enumeration import Shape, end_of, engine_config, memory_refused, refusal, refused_pair
 from .fields import FileSection, OneOrMore, Reader, Text, checked_together, choice, count, quantity, sections_of, share
-from .files import Fault, Keys, Source, check_name, read_file
+from .files import Fault, Keys, Source, check_name, read_text, shown_path
 from .loader import load_problem, overridden, problem_of, stated_problem, whole_echo
 from .problem import Goal, Problem
 from .quantities import Kind
 from .search_space import DTYPES, RANGES, Degree, DraftedTokens, KvDtype, WeightDtype
-from .sources import MAX_BYTES, read_source
+from .sources import MAX_BYTES, empty_error, read_source
 
 FLEET_SCHEMA: Literal["pdplan.fleet/1"] = "pdplan.fleet/1"
 
@@ -123,7 +123,7 @@ TOKENS_COVER_REQUESTS = "tokens_cover_requests"
 """Name of the rule that a step has room for one token of every running request; deployment files are held to it too."""
 
 
-_FLEET = re.compile(rb"^(pools\s*:|schema\s*:\s*pdplan\.fleet/)", re.MULTILINE)
+_FLEET = re.compile(r"^(pools\s*:|schema\s*:\s*pdplan\.fleet/)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +142,13 @@ class StatedFleet:
 
 
 def is_fleet_file(path: Path) -> bool:
-    """Whether a YAML file states a fleet: it names the schema, or has pools."""
-    return path.suffix.lower() in {".yaml", ".yml"} and _FLEET.search(read_file(path, MAX_BYTES)) is not None
+    """Whether a YAML file states a fleet: it names the schema, or has pools. InputError for one with no text."""
+    if path.suffix.lower() not in {".yaml", ".yml"}:
+        return False
+    text = read_text(path, MAX_BYTES)
+    if not text.strip():
+        raise empty_error(shown_path(path), "fleet")
+    return _FLEET.search(text) is not None
 
 
 def load_fleet(

@@ -152,7 +152,7 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
     if path is None or not (exists or explicit):
         return catalog_model(name_or_path)  # which refuses it
     if path.suffix.lower() in ARCHITECTURES:
-        source, faults = read_source(path)
+        source, faults = read_source(path, "model", ARCHITECTURE_SCHEMA)
         return sections_of(source, faults, ArchitectureFile).transformer()
     config, title = _named_config(path, name)
     try:

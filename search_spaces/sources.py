@@ -46,24 +46,32 @@ def read_source(
         schema: that of such files, where they have one.
         max_bytes: size above which it is refused unread [byte].
     """
-    source, faults = parse_source(read_text(path, max_bytes, mend=IN_A_TRACE), str(path))
+    source, faults = parse_source(read_text(path, max_bytes, mend=IN_A_TRACE), str(path), label)
     if label:
         check_kind(source, label, schema)
     return source, faults
 
 
-def parse_source(text: str, name: str) -> tuple[Source, list[Fault]]:
+def parse_source(text: str, name: str, label: str = "") -> tuple[Source, list[Fault]]:
     """Parse YAML text as `read_source` does; `name` stands for the file in messages."""
     lines = tuple(text.splitlines())
     root = _compose(text, name, lines)
     if root is None:
-        raise InputError(f"{name}: is empty; a workload to start from is written by `pdplan init`")
+        raise empty_error(name, label)
     if not isinstance(root, yaml.MappingNode):
         kind = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
         raise InputError(f"{name}: contains {kind}, but must have keys and values such as 'name: chat'")
     walker = _Walker(name, lines)
     value = walker.build(root, (), 0)
     return Source(name, lines, value, walker.values, walker.keys), walker.faults
+
+
+def empty_error(name: str, label: str) -> InputError:
+    """The refusal of an empty file, with the command that writes one of its label to start from, if there is one."""
+    command = {"workload": "pdplan init", "fleet": "pdplan init --fleet", "model": "pdplan models NAME -o FILE"}.get(
+        label
+    )
+    return InputError(f"{name}: is empty" + (f"; a {label} to start from is written by `{command}`" if command else ""))
 
 
 def parse_value(text: str) -> Any:

@@ -178,6 +178,25 @@ def test_what_is_read_is_not_written_over(tmp_path: Path, capsys: pytest.Capture
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize(
+    ("command", "file", "content", "says"),
+    [
+        ("evaluate", "f.yaml", b"\n", "f.yaml: is empty; a fleet to start from is written by `pdplan init --fleet`"),
+        ("evaluate", "f.yaml", b"\xe0\x00", "f.yaml:1: is not UTF-8 text"),
+        ("evaluate", "f.json", b"", "f.json: is empty, but must be a plan.json or a fleet file (YAML)"),
+        ("evaluate", ".", b"", ": is a folder, but must be a plan.json or a fleet file (YAML)"),
+        ("report", "f.yaml", b"", "f.yaml: is empty, but must be a plan.json"),
+        ("models", "f.yaml", b"", "f.yaml: is empty; a model to start from is written by `pdplan models NAME -o FILE`"),
+    ],
+)
+def test_a_file_without_text_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, file: str, content: bytes, says: str
+) -> None:
+    if file != ".":
+        (tmp_path / file).write_bytes(content)
+    assert says in refused_by(capsys, command, tmp_path / file)
+
+
 # --- files of every kind that cannot be read: each is told in a sentence with its line, as `bad_files.yaml` has them
 
 CASES: list[dict[str, str]] = yaml.safe_load((Path(__file__).parent / "bad_files.yaml").read_text("utf-8"))

@@ -16,7 +16,7 @@ from costmodel.errors import InputError
 from costmodel.memory import weight_bytes_per_gpu
 from pdplan.cli import cli
 from pdplan.console import Console
-from search_spaces.calibration import Calibration, Setup, calibrate, measured, predictor
+from search_spaces.calibration import Calibration, Setup, calibrate, measured, nearer_precision, predictor
 from search_spaces.catalog import load_catalog
 from search_spaces.measurements import Latency, MeasuredRun, Workers
 from search_spaces.models import load_model
@@ -141,7 +141,7 @@ def test_unusable_runs_are_named(changes: dict[str, object], reason: str) -> Non
     rows, notes = measured([run_at(512, 64, 8.0, **changes)], SETUP)
     assert not rows
     assert reason in notes[-1].reason
-    with pytest.raises(InputError, match="none of the 1 results can be used"):
+    with pytest.raises(InputError, match=r"^the only result cannot be used: "):
         calibrate([run_at(512, 64, 8.0, **changes)], SETUP, "synthetic")
 
 
@@ -178,6 +178,31 @@ def test_results_of_runs_and_of_steps_become_a_catalog_file(
     assert new.launch == pytest.approx(old.launch, rel=1e-2)
     assert new.source.startswith("calibrated on ")
     assert value["error"]["after"]["median_abs"] <= value["error"]["before"]["median_abs"] + 0.02
+    assert (value["error"]["held"] is None) == (value["rows"] == 1)
+
+
+def test_one_row_has_no_error_of_rows_left_out(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    result.write_text((FOLDER / "vllm_bench_serve.json").read_text("utf-8").splitlines()[0], "utf-8")
+    page = invoke(str(result), "--model", MODEL, "--gpu", "H100").stdout
+    assert "A single row does not show how well the fit predicts others." in page
+    assert "held out" not in page
+    refused = invoke(str(result), "--model", MODEL, "--gpu", "H100", "--tp", "3").exception
+    assert str(refused) == "Llama-3.1-8B cannot run on H100: TP 3 does not divide 32 attention heads"
+
+
+def test_fp4_is_advised_only_where_it_runs() -> None:
+    """Times of FP4 weights: on H100, which has no units for them, INT4 explains them as well."""
+    for gpu, dtype in (("H100", "int4"), ("B200", "fp4")):
+        setup = replace(SETUP, accelerator=CATALOG.accelerator(gpu))
+        small = replace(setup, weight_dtype="fp4")
+        runs = [run_at(*point) for point in POINTS]
+        times = predictor(measured(runs, small)[0], CATALOG)(Scales()).reshape(-1, 2).tolist()
+        runs = [
+            replace(run, ttft=Latency(ttft), tpot=Latency(tpot)) for run, (ttft, tpot) in zip(runs, times, strict=True)
+        ]
+        advice = nearer_precision(runs, replace(setup, weight_dtype="bf16"), 2 * len(runs))
+        assert advice.startswith(f"with --weight-dtype {dtype} ")
 
 
 def test_a_fit_that_explains_nothing_is_refused_and_nothing_is_written(

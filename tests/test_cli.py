@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 import yaml
 
-from costmodel.words import dollars
+from costmodel.words import listed as listed_price
 from pdplan import __version__
 from pdplan.cli import cli
 from tests.running import QUICK, ROOT, pdplan, tiny, within
@@ -196,10 +196,12 @@ def test_gpus_lists_the_catalog() -> None:
     assert all(name in table.stdout for name in names)
     assert all(entry["source"] and entry["date"] for entry in listed)
     lines = {line.split()[0]: line for line in table.stdout.splitlines() if line}
-    for entry in listed:  # cents in the list, all of the figure on the page of one
+    for entry in listed:  # the price that plans use: L40S at 1.275, not 1.28
         unquoted = "borrowed_from" in entry["price"] or entry["price"]["origin"] == "assumed"
         star = "*" if unquoted else ""
-        assert f" {dollars(entry['price']['usd_per_hour'])[1:]}{star} " in f"{lines[entry['name']]} ", entry["name"]
+        assert f" {listed_price(entry['price']['usd_per_hour'])[1:-2]}{star} " in f"{lines[entry['name']]} ", entry[
+            "name"
+        ]
     assert "$2.8973/h" in within("gpus", "A100-40").stdout
 
 

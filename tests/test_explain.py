@@ -65,7 +65,8 @@ def test_ranks_agree_with_costs(problem: Problem) -> None:
                 if one.cost is not None and one.rank is not None and one.best is not None:
                     seen.setdefault(one.role, []).append((one.rank, one.cost))
                     assert one.cost >= one.best
-                    better = "best fleet with an engine of this role" in why_words(one)
+                    ranked = "one pool" if one.role is Role.COLOCATED else "a prefill and a decode pool"
+                    better = f"than the cheapest fleet of {ranked}; " in why_words(one)
                     assert better == (one.cost > one.best * (1.0 + 1e-9))
     for ranked in seen.values():
         costs = [cost for _, cost in sorted(ranked)]

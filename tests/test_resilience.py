@@ -39,8 +39,10 @@ LEFT = st.one_of(st.just(0.0), st.floats(0.01, 1.0))
 P, D, C = Role.PREFILL, Role.DECODE, Role.COLOCATED
 
 
-def resilience_text(found: Resilience, count: int, width: int) -> str:
-    return terminal_view(resilience_document(found, count, load("colocated")), width)
+def resilience_text(found: Resilience, count: int, width: int, spares: int = 0) -> str:
+    plan = load("colocated")
+    pools = [pool.model_copy(update={"spare_replicas": spares}) for pool in plan.pools]
+    return terminal_view(resilience_document(found, count, plan.model_copy(update={"pools": pools})), width)
 
 
 def shares(*rows: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -157,8 +159,11 @@ def test_the_loss_of_what_the_load_needs_breaks_the_slo() -> None:
     assert [one["falls_behind"] for one in data["losses"]] == ["colocated-1", None]
     assert "%), colocated-1 overloaded" in " ".join(resilience_text(found, 1, 200).split())
     assert data["spares_usd_per_hour"]["replica"]["where_needed"] == pytest.approx(found.losses[0].spare)
+    spares = "headroom.replicas=1 -o plan-with-spares # for lost replicas, not for lost nodes"
+    assert " ".join(resilience_text(found, 1, 200).split()).endswith(spares)
+    assert "Next:" not in resilience_text(found, 1, 200, spares=1)
     told = " ".join(resilience_text(resilience(*case(3), requests=600), 1, 100).split())
-    assert told.endswith("--set constraints.headroom.replicas=1 -o plan-with-spares")
+    assert "Next:" not in told  # it bears the loss of a replica, and spares do not cover that of its node
     assert (
         "Each row is a run of 630 requests with the expected step times; spare replicas serve too. The plan's own "
         "shares may differ: there spare replicas are idle" in told

@@ -222,6 +222,18 @@ def test_columns_are_keys_in_objects(write: Write, capsys: pytest.CaptureFixture
     assert "2 in 2 s (jsonl)" in capsys.readouterr().out
 
 
+def test_a_trace_of_one_moment_is_followed_by_a_command_with_a_rate(
+    write: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(write("arrival,isl,osl\n0,100,20\n0,200,30\n0,300,10\n", "log.csv"))
+    assert run(["workload", path]) == ExitCode.DONE
+    output = capsys.readouterr()
+    assert "workload.yaml --rate RATE   # such as 2/s; the trace has no rate\n" in output.out + output.err
+    assert run(["workload", path, "--rate", "2/s"]) == ExitCode.DONE
+    output = capsys.readouterr()
+    assert "log.csv --rate 2/s -o workload.yaml\n" in output.out + output.err
+
+
 def test_cached_tokens_of_a_log_are_its_prefix_hits(write: Write) -> None:
     usage = [
         {"input_tokens": 100, "output_tokens": 6, "details": {"cached_tokens": 50}},

@@ -77,28 +77,28 @@ def hourly_price(contract: Contract, months: int) -> float:
     return contract.running + commitment_cost(contract, 0, max(months, held + contract.delay)) / held / HOURS_PER_MONTH
 
 
-def least_use(contract: Contract, on_demand: float, months: int) -> float:
-    """Share of the hours from which one GPU under a contract costs less than on demand [1]; infinite: never.
+def least_use(contract: Contract, rent: float, months: int) -> float:
+    """Share of the hours from which one GPU under a contract costs less than rented by the hour [1]; infinite: never.
 
-    u (p - running) = fixed, fixed: its price in use all the time less `running`; p: `on_demand` [$/h].
+    u (p - running) = fixed, fixed: its price in use all the time less `running`; p: `rent` [$/h].
 
     >>> least_use(Contract(0, Tier.RESERVED_1, monthly=730.0, term=12), 2.0, 24)
     0.5
     """
-    fixed, saved = hourly_price(contract, months) - contract.running, on_demand - contract.running
+    fixed, saved = hourly_price(contract, months) - contract.running, rent - contract.running
     return fixed / saved if saved > 0.0 else math.inf
 
 
-def payback_months(contract: Contract, on_demand: float) -> float:
+def payback_months(contract: Contract, rent: float) -> float:
     """Months after which a GPU bought has saved its whole price against renting [months]; infinite: never.
 
     C = s (1 - (1 + r)^-m) / r, and C = s m where r is 0; s = (p - running) 730 h - monthly: saved in a month.
-    C: its price [$]; r: interest [1/month]; p: `on_demand` [$/h].
+    C: its price [$]; r: interest [1/month]; p: `rent` [$/h].
 
     >>> payback_months(Contract(0, Tier.PURCHASE, once=14_600.0), 2.0)
     10.0
     """
-    saved = (on_demand - contract.running) * HOURS_PER_MONTH - contract.monthly
+    saved = (rent - contract.running) * HOURS_PER_MONTH - contract.monthly
     if saved <= contract.once * contract.interest:
         return math.inf
     if contract.interest == 0.0:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from costmodel.accelerator import PriceBasis
-from costmodel.errors import InputError, value_of
+from costmodel.errors import InputError
 from costmodel.units import GIB, GIGA, MICRO, TERA
 from costmodel.words import listed, plural
 from pdplan.console import Console
@@ -62,8 +62,7 @@ def gpus(console: Console, /, *, name: str | None, catalog: Path | None, prices:
     if name is None:
         accelerators = list(catalog_entries.accelerators.values())
         return console.answer(_gpu_list(accelerators, basis), [_entry(gpu, basis) for gpu in accelerators])
-    with value_of("NAME"):
-        accelerator = catalog_entries.accelerator(name)
+    accelerator = catalog_entries.accelerator(name)
     if all_prices or (prices is not None and basis is None):
         own = {} if all_prices else catalog_entries.own_quotes(Path(str(prices)))
         quotes = (shipped_quotes() if all_prices else own).get(accelerator.name, ())
@@ -93,14 +92,15 @@ def _entry(accelerator: Accelerator, basis: PriceBasis | None) -> dict[str, Any]
 
 
 def _gpu_list(accelerators: Sequence[Accelerator], basis: PriceBasis | None) -> Document:
-    names = ("GiB", "TB/s", "bf16", "fp8", "fp4", "ridge", "up", "out", "node", "W", "$/h", "spread")
-    columns = [Column("name"), *(Column(name, "right", optional=name in {"ridge", "spread"}) for name in names)]
+    names = ("GiB", "TB/s", "bf16", "fp8", "fp4", *WIDE[:1], "up", "out", "node", "W", "$/h", *WIDE[1:])
+    columns = [Column("name"), *(Column(name, "right", optional=name in WIDE) for name in names)]
     rows = []
     for gpu in accelerators:
         price, prices = gpu.price_on(basis), (MISSING, MISSING)
         if price is not None:
             star = "*" if basis is None and price.guessed else ""
-            usd, low, high = (money(value).removeprefix("$") for value in (price.usd_per_hour, price.low, price.high))
+            low, high = (money(value).removeprefix("$") for value in (price.low, price.high))
+            usd = listed(price.usd_per_hour).removeprefix("$").removesuffix("/h")
             prices = f"{usd}{star}", f"{low}–{high}"
         cells = (
             significant(gpu.memory / GIB),
@@ -117,7 +117,6 @@ def _gpu_list(accelerators: Sequence[Accelerator], basis: PriceBasis | None) -> 
         "GiB, TB/s: memory and its bandwidth. bf16, fp8, fp4: dense TFLOP/s. W: board power.",
         "up, out: GB/s of one GPU's link inside a node of `node` GPUs, and between nodes.",
         f"$/h: median over providers of their median {'list prices' if basis is None else f'{basis} quotes'} per GPU.",
-        "In wide tables, ridge: FLOP/byte at bf16; spread: the cheapest and the dearest provider.",
         "*: no on-demand quote of this GPU; `pdplan gpus NAME` says whose or which price it is."
         if basis is None
         else f"{MISSING}: nobody quotes one.",
@@ -127,6 +126,8 @@ def _gpu_list(accelerators: Sequence[Accelerator], basis: PriceBasis | None) -> 
 
 
 DTYPES = ("bf16", "fp8", "fp4")
+WIDE = ("FLOP/byte", "cheapest–dearest")
+"""Columns that only wide tables have, so their heads say all: the ridge point at bf16, and the prices of providers."""
 
 
 def _quote_page(accelerator: Accelerator, quotes: Sequence[Quote]) -> Document:
@@ -252,8 +253,7 @@ def models(
         if name is None:
             raise InputError("-o FILE writes the architecture file of one model; name it, such as a config.json")
         check_files({"-o": output}, {}, force=force)
-        with value_of("NAME"):
-            model, gaps = model_to_edit(name)
+        model, gaps = model_to_edit(name)
         hint = f"; {plural(len(gaps), 'field')} to check, named at its top" if gaps else ""
         console.write(output, architecture_text(model, gaps), force=force, hint=hint)
         return ExitCode.DONE
@@ -263,8 +263,7 @@ def models(
         return _show_check(console, name)
     alike = [] if name is None or is_model(name) else names_with(name)
     if name is not None and not alike:
-        with value_of("NAME"):
-            entry = _with_states(load_model(name))
+        entry = _with_states(load_model(name))
         return console.answer(_model_page(entry), entry)
     entries = [{"written": spelling} | _with_states(load_model(spelling)) for spelling in alike or model_names()]
     return console.answer(_model_list(entries, brief=bool(alike)), entries)
@@ -295,10 +294,9 @@ def _show_check(console: Console, name: str) -> ExitCode:
         raise InputError(
             "--check needs transformers and torch, which are not installed: pip install 'pdplan[transformers]'"
         )
-    with value_of("NAME"):
-        model = load_model(name)
-        groups = counted(model)
-        reference_groups, version = reference_count(config_of(name), model.name)
+    model = load_model(name)
+    groups = counted(model)
+    reference_groups, version = reference_count(config_of(name), model.name)
     reference = reference_groups.total()
     difference = model.parameters / reference - 1.0
     agrees = abs(difference) <= AGREEMENT
@@ -386,7 +384,7 @@ def _model_page(entry: dict[str, Any]) -> Document:
     state = si(sizes["vllm"], "B") if len(set(sizes.values())) == 1 else state
     towers, drafts = entry["tower_parameters"], entry["draft_parameters"]
     tables, prompts = entry["host_table_parameters"], entry["prompt_parameters"]
-    used = f"a token uses {count(entry['active_parameters'])}"
+    used = f"a token uses {count(entry['active_parameters'])} (with the embedding tables)"
     used += f", and of a long prompt {count(prompts)}" if prompts < entry["active_parameters"] else ""
     facts = (
         ("parameters", f"{count(entry['parameters'])}, of which {used}"),

@@ -354,6 +354,7 @@ def _setup(options: dict[str, Any]) -> Setup:
     from search_spaces.calibration import Setup
     from search_spaces.catalog import load_catalog
     from search_spaces.engines import engine_name
+    from search_spaces.enumeration import head_refusals
     from search_spaces.measurements import Workers
     from search_spaces.models import load_model
 
@@ -367,6 +368,9 @@ def _setup(options: dict[str, Any]) -> Setup:
         accelerator = catalog.accelerator(options["gpu"])
     with value_of("--engine"):
         engine = None if options["engine"] is None else engine_name(options["engine"])
+    refused = next((reason for _, reason in head_refusals(model, tp)), None)
+    if refused is not None:
+        raise InputError(f"{model.name} cannot run on {accelerator.name}: {refused}")
     workers = Workers(options["replicas"], Parallelism(tp, pp, ep, dp))
     settings = {name: options[name] for name in ("weight_dtype", "kv_dtype", "memory_fraction", "max_num_seqs")}
     return Setup(catalog, options["model"], model, accelerator, workers, engine, **settings)

@@ -214,8 +214,9 @@ NEEDS = {
 
 
 def calibration_dict(calibration: Calibration, overlay: str | None) -> dict[str, Any]:
-    """The calibration as JSON-ready values; errors are predicted / measured - 1."""
-    fit = calibration.fit
+    """The calibration as JSON-ready values; errors are predicted / measured - 1, held out None of a single row."""
+    fit, is_alone = calibration.fit, len(calibration.rows) == 1
+    errors = {"before": fit.before, "after": fit.after, "held": None if is_alone else fit.held}
     return {
         "schema": SCHEMA,
         "model": calibration.setup.model.name,
@@ -232,7 +233,7 @@ def calibration_dict(calibration: Calibration, overlay: str | None) -> dict[str,
             }
             for name in MEANING
         },
-        "error": {key: _summary(getattr(fit, key)) for key in ("before", "after", "held")},
+        "error": {key: None if logs is None else _summary(logs) for key, logs in errors.items()},
         "times": [
             {
                 "where": calibration.rows[time.row].record.where,
@@ -241,7 +242,7 @@ def calibration_dict(calibration: Calibration, overlay: str | None) -> dict[str,
                 "measured_s": time.seconds,
                 "error_before": math.expm1(before),
                 "error_after": math.expm1(after),
-                "error_held": math.expm1(held_out),
+                "error_held": None if is_alone else math.expm1(held_out),
             }
             for time, before, after, held_out in zip(calibration.seen, fit.before, fit.after, fit.held, strict=True)
         ],
@@ -265,8 +266,13 @@ def calibration_document(value: dict[str, Any]) -> Document:
         sections=(
             Section(
                 sentences=(
-                    f"On rows left out of the fit the median error is {percent(held_out['median_abs'])}. The bias is "
-                    f"{signed_percent(before['bias'], 0)} before and {signed_percent(after['bias'], 0)} after.",
+                    (
+                        f"On rows left out of the fit the median error is {percent(held_out['median_abs'])}."
+                        if held_out
+                        else "A single row does not show how well the fit predicts others."
+                    ),
+                    f"The bias is {signed_percent(before['bias'], 0)} before and {signed_percent(after['bias'], 0)} "
+                    "after.",
                 )
             ),
             Section(
@@ -317,11 +323,13 @@ def _times(value: dict[str, Any]) -> Table:
         Quantity.PREFILL_STEP.value: "step",
         Quantity.DECODE_STEP.value: "step",
     }
+    shown = {"error_before": "before", "error_after": "after"}
+    shown |= {"error_held": "held out"} if value["error"]["held"] else {}
     rows, last = [], None
     for item in value["times"]:
         head = ("", "") if item["where"] == last else (clean(Path(item["where"]).name, 30), item["point"])
         last = item["where"]
-        errors = (signed_percent(item[key], 0) for key in ("error_before", "error_after", "error_held"))
+        errors = (signed_percent(item[key], 0) for key in shown)
         rows.append((*head, names[item["quantity"]], duration(item["measured_s"]), *errors))
-    columns = (Column("row", optional=True), "point", "time", "#measured", "#before", "#after", "#held out")
-    return table_of(columns, rows)
+    heads = ("point", "time", "#measured", *(f"#{head}" for head in shown.values()))
+    return table_of((Column("row", optional=True), *heads), rows)

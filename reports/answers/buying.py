@@ -130,7 +130,8 @@ def _months(purchase: BuyingPlan) -> list[dict[str, Any]]:
 
 def _contracts(purchase: BuyingPlan) -> list[dict[str, Any]]:
     """The terms as they were used."""
-    months, rent = purchase.terms.forecast.months, rents(purchase)
+    months = purchase.terms.forecast.months
+    rent = {offer: cheapest_rent(purchase, offer)[0] for offer in rents(purchase)}
     return [
         {
             "contract": contract_name(purchase, item),
@@ -168,7 +169,7 @@ def buying_document(purchase: BuyingPlan) -> Document:
             Section(
                 "Terms: one GPU under each contract",
                 table=terms_table(purchase),
-                notes=("Pays: costs less than on demand.", *spot_sentences(purchase), f"Prices: {'; '.join(sources)}."),
+                notes=(*pays_sentences(purchase), *spot_sentences(purchase), f"Prices: {'; '.join(sources)}."),
             ),
             Section(sentences=tuple(notes(purchase))),
         ),
@@ -324,6 +325,16 @@ def deciding_sentences(purchase: BuyingPlan) -> list[str]:
             f"{contract_name(purchase, best)}, {hourly(price)} {rented}; the contract {pays}."
         )
     return sentences
+
+
+def pays_sentences(purchase: BuyingPlan) -> list[str]:
+    """What a commitment to each GPU type is compared with where the terms say that it pays."""
+    offers = {item.offer: _card(purchase, item) for item in purchase.terms.contracts if item.committed}
+    if not offers:
+        return []
+    rented = (cheapest_rent(purchase, offer) for offer in offers)
+    prices = [f"{hourly(price)} {how} for {card}" for card, (price, how) in zip(offers.values(), rented, strict=True)]
+    return [f"Pays: costs less than the cheapest rent, {join_words(prices)}."]
 
 
 def spot_sentences(purchase: BuyingPlan) -> list[str]:

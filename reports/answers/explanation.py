@@ -162,9 +162,10 @@ def why_words(standing: Standing) -> str:
     if cost is None or best is None or binding is None:
         return _why_none(standing.search, standing.config, standing.role)
     full = f"its pool keeps {percentage(standing.used or 0.0)} of its {constraint_words(binding)} busy on average"
+    ranked = "fleet of one pool" if standing.role is Role.COLOCATED else "fleet of a prefill and a decode pool"
     if cost <= best * (1.0 + ROUNDING):
-        return f"no other engine of this role makes a cheaper fleet; {full}"
-    return f"its fleet costs {dearer(cost, best)} than the best fleet with an engine of this role; {full}"
+        return f"no other engine of this role makes a cheaper {ranked}; {full}"
+    return f"its fleet costs {dearer(cost, best)} than the cheapest {ranked}; {full}"
 
 
 def _why_none(space: FleetSearch, config: EngineQuery, role: Role) -> str:

@@ -76,7 +76,6 @@ def resilience_document(resilience: Resilience, count: int, plan: Plan) -> Docum
 
     count: replicas or nodes lost at once.
     """
-    spares = again_command(plan, f"--set constraints.headroom.replicas={count} -o plan-with-spares")
     judgements = [resilience.whole, *(loss.judgement for loss in resilience.losses if loss.judgement is not None)]
     between = [item for item in judgements if item.outcome is Outcome.UNDECIDED]
     lengths = [sum(run.demand.trace.size for run in item.runs) for item in judgements]
@@ -94,9 +93,22 @@ def resilience_document(resilience: Resilience, count: int, plan: Plan) -> Docum
         headline=(resilience_verdict(resilience),),
         sections=(Section(table=losses_table(resilience)), Section(sentences=notes)),
         positive=resilience.held,
-        next_step=spares if plan.status is not Status.STATED and not resilience.held else "",
+        next_step=_spares_command(resilience, count, plan),
         about=("Which loss breaks an SLO?", plan.name),
     )
+
+
+def _spares_command(resilience: Resilience, count: int, plan: Plan) -> str:
+    """The command that plans with spare replicas; empty where they are there already, or no replica is missed.
+
+    They do not cover the loss of a node: they may stand on the one that is lost.
+    """
+    unheld = {loss.what for loss in resilience.losses if not loss.held}
+    has_spares = all(pool.spare_replicas >= count for pool in plan.pools)
+    if plan.status is Status.STATED or "replica" not in unheld or has_spares:
+        return ""
+    limit = "   # for lost replicas, not for lost nodes" if "node" in unheld else ""
+    return again_command(plan, f"--set constraints.headroom.replicas={count} -o plan-with-spares") + limit
 
 
 def resilience_verdict(resilience: Resilience) -> str:
