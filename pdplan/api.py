@@ -559,6 +559,7 @@ def stated_fleet(path: Path, workload: Path | None, overrides: dict[str, Any]) -
         )
     if overrides:
         raise InputError(
-            "--set, --confidence and --prices change the workload of a fleet file; a plan is evaluated as it was made"
+            "--set, --confidence and --prices change the workload of a fleet file; a plan is evaluated as it was made "
+            "(pdplan init --fleet writes a fleet file to fill in)"
         )
     return read_plan(path, label=PLAN_OR_FLEET)
