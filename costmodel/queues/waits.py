@@ -113,8 +113,8 @@ def gamma_wait(servers: FloatArray, utilization: FloatArray, arrival_scv: float)
     most = np.maximum(product.max(axis=0), 0.0)
     j = np.where(np.abs(servers * idle - k) < 1e-5, k + 1e-5, k)
     ahead = odds(j)
-    served = ahead / (1.0 + ahead)  # 1 - a_j
-    term = (servers * served - j) / (servers * idle - j) / served
+    gap = ahead / (1.0 + ahead)  # 1 - a_j
+    term = (servers * gap - j) / (servers * idle - j) / gap
     total = stretch * (np.exp(product - most) * term).sum(axis=0)
     return np.asarray(np.exp(-most) / (np.exp(-most) + idle * total))
 

@@ -169,8 +169,8 @@ def read_tier(w: World, engine: Engine, slot: Slot, t: float) -> float:
         return t
     seconds, start = missing * engine.tier.seconds_per_token, max(t, engine.tier_free)
     ready = start + seconds + engine.tier.latency
-    known = past + missing if engine.tier_at < 0 else count * size
-    if ready - t >= lone_prompt(w, engine, slot, past) - lone_prompt(w, engine, slot, known):
+    cached_tokens = past + missing if engine.tier_at < 0 else count * size
+    if ready - t >= lone_prompt(w, engine, slot, past) - lone_prompt(w, engine, slot, cached_tokens):
         if engine.tier_at < 0:
             request.tier = 0
             slot.done = past

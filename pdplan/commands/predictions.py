@@ -368,9 +368,9 @@ def _setup(options: dict[str, Any]) -> Setup:
         accelerator = catalog.accelerator(options["gpu"])
     with value_of("--engine"):
         engine = None if options["engine"] is None else engine_name(options["engine"])
-    refused = next((reason for _, reason in head_refusals(model, tp)), None)
-    if refused is not None:
-        raise InputError(f"{model.name} cannot run on {accelerator.name}: {refused}")
+    head_refusal = next((reason for _, reason in head_refusals(model, tp)), None)
+    if head_refusal is not None:
+        raise InputError(f"{model.name} cannot run on {accelerator.name}: {head_refusal}")
     workers = Workers(options["replicas"], Parallelism(tp, pp, ep, dp))
     settings = {name: options[name] for name in ("weight_dtype", "kv_dtype", "memory_fraction", "max_num_seqs")}
     return Setup(catalog, options["model"], model, accelerator, workers, engine, **settings)

@@ -100,8 +100,8 @@ def workload(console: Console, /, *, trace: Path, force: bool, **options: Any) -
         console.write(output, text, force=force, hint=None)
     key = "sessions_per_s" if "sessions" in reading.figures else "request_rate_rps"
     lacks_rate = reading.figures[key] is None and flags.rate is None
-    asked = " --rate RATE   # such as 2/s; the trace has no rate" if lacks_rate else ""
-    following = f"{console.command} -o workload.yaml{asked}" if output is None else ""
+    rate_option = " --rate RATE   # such as 2/s; the trace has no rate" if lacks_rate else ""
+    following = f"{console.command} -o workload.yaml{rate_option}" if output is None else ""
     console.answer(replace(_page(reading.figures), next_step=following), reading.figures)
     if output is None:
         return

@@ -323,13 +323,13 @@ def _times(value: dict[str, Any]) -> Table:
         Quantity.PREFILL_STEP.value: "step",
         Quantity.DECODE_STEP.value: "step",
     }
-    shown = {"error_before": "before", "error_after": "after"}
-    shown |= {"error_held": "held out"} if value["error"]["held"] else {}
+    error_columns = {"error_before": "before", "error_after": "after"}
+    error_columns |= {"error_held": "held out"} if value["error"]["held"] else {}
     rows, last = [], None
     for item in value["times"]:
         head = ("", "") if item["where"] == last else (clean(Path(item["where"]).name, 30), item["point"])
         last = item["where"]
-        errors = (signed_percent(item[key], 0) for key in shown)
+        errors = (signed_percent(item[key], 0) for key in error_columns)
         rows.append((*head, names[item["quantity"]], duration(item["measured_s"]), *errors))
-    heads = ("point", "time", "#measured", *(f"#{head}" for head in shown.values()))
+    heads = ("point", "time", "#measured", *(f"#{head}" for head in error_columns.values()))
     return table_of((Column("row", optional=True), *heads), rows)
