@@ -16,6 +16,7 @@ from typing import NoReturn
 import click
 
 from costmodel.errors import BelowFloorError, InfeasibleError, InputError, PdplanError, nearest_name, shortened
+from costmodel.words import join_words
 from pdplan._version import __version__
 from search_spaces.files import LONGEST_SHOWN, shown_path
 
@@ -168,11 +169,19 @@ def _refusal(error: PdplanError | click.ClickException) -> str:
     sentence = error.format_message()
     if isinstance(error, click.NoSuchOption):  # click offers several names that are not near
         close = nearest_name(error.option_name.strip("-"), [name.strip("-") for name in error.possibilities or ()])
-        mend = REPLACED.get(error.option_name) or (f"did you mean --{close}?" if close else "")
+        mend = REPLACED.get(error.option_name) or _writing(error) or (f"did you mean --{close}?" if close else "")
         sentence = f"no such option '{error.option_name}'{f'; {mend}' if mend else ''}"
     message = shortened(" ".join(sentence.split()).rstrip("."), LONGEST_USAGE)
     where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "pdplan"
     return f"{message[:1].lower()}{message[1:]}{'' if message.endswith('?') else ';'} see '{where} --help'"
+
+
+def _writing(error: click.NoSuchOption) -> str:
+    """The options of a command that write files, where it has no --output."""
+    if error.ctx is None or error.option_name not in {"-o", "--output"}:
+        return ""
+    names = [name for parameter in error.ctx.command.params for name in parameter.opts if name in {"--csv", "--html"}]
+    return f"this command writes files with {join_words(names)}" if names else ""
 
 
 def _report_bug(error: Exception, console: Console) -> int:
