@@ -81,6 +81,9 @@ def test_one_that_is_too_large_says_by_how_much(short_runs: None, tmp_path: Path
     risk = "If these GPUs are as slow as the worst 5 % of our predictions, this fleet still meets the SLO, by formula."
     assert f" Risk: {risk} " in said
     assert "Cheapest fleet found by formula: 1 colocated replica of 1 H100 GPU for $3.99/h, $7.98/h less" in said
+    pools = [pool.model_copy(update={"spare_replicas": 1}) for pool in evaluation.plan.pools]
+    spared = provisioning_sentence(evaluation.provisioning, evaluation.plan.model_copy(update={"pools": pools}))
+    assert "1 × colocated-1 (now 3) beside the spares, for $3.99/h in all" in spared
     undecided = evaluation.model_copy(update={"outcome": Outcome.UNDECIDED})  # by the wider interval of a confirmation
     doubt = " ".join(terminal_view(evaluation_document(undecided)).split())
     assert doubt.startswith("May or may not meet the SLO: ")

@@ -396,7 +396,8 @@ def _needs_words(provisioning: Provisioning, plan: Plan) -> str:
     ]
     cost, own = provisioning.cost_usd_per_hour or 0.0, plan.cost_usd_per_hour or 1.0
     more_usd = f"{'-' if cost < own else '+'}{hourly(abs(cost - own))}, {signed_percent(cost / own - 1.0)}"
-    return f"the fleet needs {join_words(pools)}, for {hourly(cost)} in all ({more_usd})"
+    spares = " beside the spares" if any(pool.spare_replicas for pool in plan.pools) else ""
+    return f"the fleet needs {join_words(pools)}{spares}, for {hourly(cost)} in all ({more_usd})"
 
 
 def twice_sentence(evaluation: FleetEvaluation) -> str:
