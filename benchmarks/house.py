@@ -83,7 +83,6 @@ class Module:
 
 
 @cache
-@cache
 def modules(root: Path, packages: tuple[str, ...]) -> list[Module]:
     """All modules of the packages, read once."""
     found = []
