@@ -149,6 +149,7 @@ def write_tier(w: World, engine: Engine, request: Request) -> None:
 def read_tier(w: World, engine: Engine, slot: Slot, t: float) -> float:
     """Begin to read what the tier has of a waiting prompt and memory lacks, if that is quicker. When it ends, or t.
 
+    `Slot.done` says what memory has (`find_prefix`).
     Without hash blocks the trace says how much that is: the last `Request.tier` of its cached tokens. The time saved is
     that of the prompt alone after what the engine has, less that after the rest too. What was read while memory lost
     the pages before it is not read twice.
@@ -159,7 +160,6 @@ def read_tier(w: World, engine: Engine, slot: Slot, t: float) -> float:
     if slot.done >= slot.prompt or (engine.tier_at < 0 and (missing == 0 or slot.staged > 0 or request.restarts > 0)):
         return t
     if engine.tier_at >= 0:
-        find_prefix(w, engine, slot)
         own = slot.done // size
         count = leading_pages(w, engine.tier_at, request, own)
         past, missing = slot.done, (count - own) * size

@@ -223,13 +223,14 @@ def fill_prompts(w: World, lane: Lane, engine: Engine, t: float, preemptions: in
     s = w.chains[engine.waiting].head
     while s >= 0 and w.slots[s].came <= lane.formed and has_slot(w, lane, engine):
         slot = w.slots[s]
+        shared = find_prefix(w, engine, slot) if engine.cache >= 0 and slot.done < slot.prompt else 0
         ready = read_tier(w, engine, slot, t) if chunks.tokens < room else t
         if ready > t:
             remove(w, engine.waiting, s)
             add_event(w, READ_END, s, ready)
             s = w.chains[engine.waiting].head
             continue
-        slot.chunk = admit_prompt(w, lane, engine, s, room, chunks)
+        slot.chunk = admit_prompt(w, lane, engine, s, room, chunks, shared)
         if slot.chunk < 0:
             break
         chunks = add_chunk(model, w.tables, chunks, slot.chunk, slot.done)
@@ -253,15 +254,15 @@ def next_chunk(lane: Lane, engine: Engine, slot: Slot, room: int) -> int:
 
 
 @compiled
-def admit_prompt(w: World, lane: Lane, engine: Engine, s: int, room: int, chunks: Chosen) -> int:  # noqa: PLR0917 -- compiled
+def admit_prompt(  # noqa: PLR0917 -- compiled
+    w: World, lane: Lane, engine: Engine, s: int, room: int, chunks: Chosen, shared: int
+) -> int:
     """Admit the first waiting request if its prompt, or a chunk of it, fits into the step and its blocks are there.
 
-    Tokens of the chunk, -1 if it is refused. Some blocks may be shared; a whole prompt longer than the budget may go
-    alone.
+    Tokens of the chunk, -1 if it is refused. shared: blocks that running requests have already; a whole prompt longer
+    than the budget may go alone.
     """
-    slot, shared = w.slots[s], 0
-    if engine.cache >= 0 and slot.done < slot.prompt:
-        shared = find_prefix(w, engine, slot)
+    slot = w.slots[s]
     size = slot.prompt - slot.done
     if lane.policy.chunked:
         size = min(size, room - chunks.tokens, lane.limits.long_prefill_threshold)
