@@ -49,11 +49,6 @@ def split_words(pool: EnginePool) -> str:
     return pool.parallelism.words + (f" spec {pool.speculative_tokens}" if pool.speculative_tokens else "")
 
 
-def gpus_per_engine(pool: EnginePool) -> int:
-    """GPUs of one replica."""
-    return pool.gpus // max(1, pool.replicas)
-
-
 def pool_words(pool: EnginePool) -> str:
     """Write one pool, such as "2 prefill replicas of 4 H200 GPUs"."""
     return f"{plural(pool.replicas, f'{pool.role} replica')} of {replica_words(pool)}"
@@ -61,7 +56,7 @@ def pool_words(pool: EnginePool) -> str:
 
 def replica_words(pool: EnginePool) -> str:
     """Write what one replica of a pool runs on, such as "4 H200 GPUs"."""
-    return plural(gpus_per_engine(pool), f"{clean(pool.accelerator, 24)} GPU")
+    return plural(pool.parallelism.gpus, f"{clean(pool.accelerator, 24)} GPU")
 
 
 def fleet_words(plan: Plan) -> str:
@@ -229,7 +224,7 @@ def fleet_diagram(plan: Plan) -> FleetDiagram:
 
 
 def _box(pool: Pool, load: str, *, of_many: bool) -> PoolBox:
-    gpus = gpus_per_engine(pool)
+    gpus = pool.parallelism.gpus
     load = "overloaded by formula" if is_overloaded(pool) else f"load {load}"
     squares = min(gpus, MOST_SQUARES)
     drawn = min(pool.replicas, max(2, MOST_GPUS_OF_MANY // squares) if of_many else MOST_ENGINES)
