@@ -45,7 +45,7 @@ GROWTH = {
     "GPU types": {n: {"accelerators": f"[{', '.join(GPUS[:n])}]"} for n in (2, 4, 6)},
     "buckets": {n: {"workload.lengths": buckets(n)} for n in (12, 24, 48, 96)},
     "classes": {n: {"workload.lengths": buckets(12), "slo": classes(n)} for n in (1, 2, 4)},
-    "requests per second": {n: {"workload.request_rate": str(n)} for n in (10, 100, 1000)},
+    "requests per second": {n: {"workload.request_rate": str(n)} for n in (10, 100, 1000, 1_000_000)},
 }
 """What is set otherwise in the chat example, by size."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import combinations, product
 
 import numpy as np
@@ -16,6 +16,7 @@ from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume, hold
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import pool_state
 from optimizer.fleets.purchase import can_hand_over, fleet_cost, keeps_limits
+from optimizer.loads.bisection import bisection
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, at_volume
 from optimizer.plans.records import ALIKE
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest
@@ -274,6 +275,32 @@ def test_the_cheapest_that_holds_is_found(rate: float) -> None:
     assert evaluate(instance, fleet).holds
     assert found[1] == pytest.approx(fleet_cost(instance, fleet))
     assert every_cheaper(fresh, found[1] * (1.0 - 1e-6)) == []
+
+
+@settings(max_examples=4)
+@given(st.floats(300.0, 900.0))
+def test_no_number_of_decode_engines_of_a_large_fleet_is_skipped(rate: float) -> None:
+    """Ranges of decode engines are ruled out as a whole: every number of them, each with the fewest prefill engines."""
+    instance = at(rate, "H100")
+    known = evaluated(instance)
+    found = cheapest_held(known, instance.problem, usable=known.settings.role != COLOCATED)
+    prefills, decodes = (np.flatnonzero(known.settings.role == role).tolist() for role in (PREFILL, DECODE))
+    compared = 0
+    for first, second in product(prefills, decodes):
+        least, most = int(known.least[second]), int(known.least[first]) * 2 + 8
+        for decode in ((second, engines) for engines in range(least, least * 3 // 2)):
+            misses = partial(misses_beside, known, first, decode)
+            fewest = bisection(0, most + 1, misses)[1]
+            if fewest <= most:
+                compared += 1
+                fleet = known.fleet(((first, fewest), decode))
+                assert fleet_cost(instance, fleet) >= found[1] * (1.0 - 1e-6)
+    assert compared
+
+
+def misses_beside(known: FleetSearch, prefill: int, decode: tuple[int, int], engines: int) -> bool:
+    """Whether a fleet of this many prefill engines of a setting and a decode pool does not hold."""
+    return not known.holds(((prefill, engines), decode))
 
 
 @settings(max_examples=10)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -247,27 +247,27 @@ def cheapest_held(
 
 
 def _cheapest_pairs(search: FleetSearch, problem: Problem, below: float, free: BoolArray) -> list[tuple[Picks, float]]:
-    """All fleets of least cost with a prefill and a decode pool, by best-first search over the decode engines.
+    """All fleets of least cost with a prefill and a decode pool, by best-first search over ranges of decode engines.
 
-    An entry of the queue is either a fleet that holds, or a lower bound for fleets with this many decode engines: then
-    the fewest prefill engines beside them are searched, and an entry with one more decode engine joins the queue.
+    An entry of the queue is a fleet that holds, or a lower bound for those with its decode engines up to `most`. Beside
+    the fewest of these the fewest prefill engines are searched. Those that hold beside the most of them are a lower
+    bound for the rest of the range, which joins the queue in two halves.
     """
-    waiting = [(cost, picks, False) for cost, picks in _pairs(search, problem, below, free)]
+    waiting = [(cost, picks, search.most(picks[1][0])) for cost, picks in _pairs(search, problem, below, free)]
     heapq.heapify(waiting)
-    ceiling = below * (1.0 - ROUNDING)
     cheapest: list[tuple[Picks, float]] = []
 
-    def wait(picks: Picks, *, feasible: bool) -> float:
+    def wait(picks: Picks, most: int) -> float:
         price = _price(search, problem, picks)
-        if price < ceiling:
-            heapq.heappush(waiting, (price, picks, feasible))
+        if price < below * (1.0 - ROUNDING):
+            heapq.heappush(waiting, (price, picks, most))
         return price
 
     for looks in range(MOST_LOOKS + 1):
-        if not waiting or waiting[0][0] >= ceiling or search.cut_short(looks):
+        if not waiting or waiting[0][0] >= below * (1.0 - ROUNDING) or search.cut_short(looks):
             break
-        cost, picks, feasible = heapq.heappop(waiting)
-        if feasible:
+        cost, picks, most = heapq.heappop(waiting)
+        if not most:
             cheapest.append((picks, cost))
             continue
         enough = [search.enough(setting, search.most(setting)) for setting, _ in picks]
@@ -275,34 +275,50 @@ def _cheapest_pairs(search: FleetSearch, problem: Problem, below: float, free: B
         if None in enough:
             continue
         if enough_picks != picks:
-            wait(enough_picks, feasible=False)
+            wait(enough_picks, most)
             continue
         prefill, decode = picks
-        fewest = _fewest_beside(search, problem, prefill, decode, ceiling)
-        if fewest is not None:
-            ceiling = min(ceiling, wait(fewest, feasible=True) * (1.0 + ROUNDING))
-        if decode[1] < search.most(decode[0]):
-            wait((prefill, (decode[0], decode[1] + 1)), feasible=False)
+        count = _fewest_beside(search, prefill, decode, _most_beside(search, problem, prefill[0], decode, below))
+        if count is not None:
+            below = min(below, wait(((prefill[0], count), decode), 0) * NO_DEARER)
+        for part in _beyond(search, problem, picks, most, below):
+            wait(*part)
     return cheapest
 
 
-def _fewest_beside(
-    search: FleetSearch, problem: Problem, prefill: tuple[int, int], decode: tuple[int, int], ceiling: float
-) -> Picks | None:
-    """The fewest prefill engines, at least those picked, that hold beside the decode engines below `ceiling` [$/h].
+def _beyond(
+    search: FleetSearch, problem: Problem, picks: Picks, most: int, below: float
+) -> Iterator[tuple[Picks, int]]:
+    """The fleets with more decode engines, up to `most`, in two ranges: the least fleet of each, and its most engines.
 
-    None if none do.
+    None where even with the most of them no affordable number of prefill engines holds.
     """
-    setting, least = prefill
+    prefill, (setting, decode) = picks
+    fewest, most = decode + 1, min(most, _most_beside(search, problem, setting, prefill, below))
+    affordable = _most_beside(search, problem, prefill[0], (setting, fewest), below)
+    count = _fewest_beside(search, prefill, (setting, most), affordable) if most >= fewest else None
+    middle = (fewest + most) // 2
+    for few, many in ((fewest, middle), (middle + 1, most)):
+        if count is not None and few <= many:
+            yield ((prefill[0], count), (setting, few)), many
 
-    def is_affordable(count: int) -> bool:
-        return _price(search, problem, ((setting, count), decode)) < ceiling
+
+def _most_beside(search: FleetSearch, problem: Problem, setting: int, pool: tuple[int, int], below: float) -> int:
+    """The most engines of a setting that are tried beside a pool, and cost less than `below` [$/h] with it."""
+    pool_gpus = search.gpus_each[[pool[0]]] * (pool[1] + problem.constraints.spare_replicas)
+    return int(
+        most_engines(problem, pool_gpus, search.gpus_each[[setting]], np.array([search.most(setting)]), below)[0]
+    )
+
+
+def _fewest_beside(search: FleetSearch, prefill: tuple[int, int], decode: tuple[int, int], most: int) -> int | None:
+    """The fewest prefill engines, at least those picked, that hold beside the decode engines; None if `most` miss."""
+    setting, least = prefill
 
     def misses(count: int) -> bool:
         return not search.holds(((setting, count), decode))
 
-    most = bisection(least, max(search.most(setting), least) + 1, is_affordable)[0]
-    return None if misses(most) else ((setting, bisection(least - 1, most, misses)[1]), decode)
+    return None if most < least or misses(most) else bisection(least - 1, most, misses)[1]
 
 
 def most_engines(
