@@ -22,7 +22,6 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,10 +30,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.folders import data_folder  # noqa: E402 -- the repository is found first
-from costmodel.engine import Draft, Speculation  # noqa: E402
+from costmodel.engine import Draft  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
-from search_spaces.engines import load_serving_policy, shipped_acceptance  # noqa: E402
-from search_spaces.measured_engines import MeasuredDeployment, batches_of, deployments_of, steady_state  # noqa: E402
+from search_spaces.engines import shipped_acceptance  # noqa: E402
+from search_spaces.measured_engines import predict_serving  # noqa: E402
 from search_spaces.measurements import SCRIPTS, read_measurements, read_scripts, with_settings  # noqa: E402
 
 Row = dict[str, str]
@@ -102,27 +101,19 @@ def tokens_a_step(plain: Row, row: Row) -> float | None:
     return float(row["itl_median_ms"]) / steps / (tpot(row) - prompts)
 
 
-def deployments(rows: Sequence[Row]) -> list[MeasuredDeployment]:
-    """What ran, without its speculation but with the flags of its script, in the order of the rows."""
+def predicted(rows: Sequence[Row]) -> list[float]:
+    """TPOT of every row [ms], with the flags of its script."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.csv"
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, rows[0].keys())
             writer.writeheader()
-            writer.writerows(row | {"spec_method": "none"} for row in rows)
+            writer.writerows(rows)
         measured = with_settings(read_measurements(path)[1], read_scripts(data_folder() / "serving" / SCRIPTS))
-        ran, refused = deployments_of(measured, load_catalog(), None)
-    if refused:
-        raise SystemExit(f"not predicted: {refused[0].reason}")
-    return ran
-
-
-def predicted(deployment: MeasuredDeployment, speculation: Speculation | None) -> float:
-    """TPOT of a deployment that drafts tokens so [ms]."""
-    decode = deployment.decode and replace(deployment.decode, speculation=speculation)
-    drafting = replace(deployment, prefill=replace(deployment.prefill, speculation=speculation), decode=decode)
-    policy = load_serving_policy(deployment.engine)
-    return 1e3 * float(steady_state(batches_of([drafting])[0], policy).tpot[0, 0])
+        outcome = predict_serving(measured, load_catalog(), None)
+    if outcome.refused:
+        raise SystemExit(f"not predicted: {outcome.refused[0].reason}")
+    return [1e3 * row.values["tpot"].predicted for row in outcome.predicted]
 
 
 def show(title: str, rows: Sequence[Row], measured: Sequence[float], predictions: Sequence[float]) -> None:
@@ -153,9 +144,10 @@ def main() -> None:
     with options.path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
 
-    def speculation(row: Row) -> Speculation:
-        acceptance = LONG if row["osl"] == "8192" else shipped_acceptance()[Draft.MTP]
-        return Speculation(Draft.MTP, options.tokens or drafted(row), options.acceptance or acceptance)
+    def drafting_row(row: Row) -> Row:
+        acceptance = options.acceptance or (LONG if row["osl"] == "8192" else shipped_acceptance()[Draft.MTP])
+        tokens = options.tokens or drafted(row)
+        return row | {"spec_tokens": str(tokens), "spec_acceptance": " ".join(map(str, acceptance))}
 
     pairs = pairs_of(rows)
     for osl in ("1024", "8192"):
@@ -163,11 +155,10 @@ def main() -> None:
         counts = [count for count in counts if count is not None]
         print(f"OSL {osl}: {np.median(counts):.2f} tokens a step of three drafted (median of {len(counts)} runs)")
     drafting = [row for row in rows if row["spec_method"] == "mtp"]
-    times = {
-        row["id"]: predicted(ran, speculation(row)) for row, ran in zip(drafting, deployments(drafting), strict=True)
-    }
-    show("TPOT with MTP [ms]", drafting, [tpot(row) for row in drafting], [times[row["id"]] for row in drafting])
-    plain_times = [predicted(ran, None) for ran in deployments([plain for plain, _ in pairs])]
+    guesses = predicted([drafting_row(row) for row in drafting])
+    times = {row["id"]: guess for row, guess in zip(drafting, guesses, strict=True)}
+    show("TPOT with MTP [ms]", drafting, [tpot(row) for row in drafting], guesses)
+    plain_times = predicted([plain for plain, _ in pairs])
     with_mtp = [row for _, row in pairs]
     measured = [tpot(row) / tpot(plain) for plain, row in pairs]
     ratios = [times[row["id"]] / time for row, time in zip(with_mtp, plain_times, strict=True)]

@@ -208,4 +208,5 @@ def tables_of(file: str, *, corrected: bool = False) -> list[Table]:
     if not corrected:
         for reason, count in Counter(one.reason for one in refused).items():
             print(f"{file}: {count} rows are not predicted: {reason}")
-    return [make_table(batch, file) for batch in batches_of(found)]
+    plain = [each for each in found if each.prefill.speculation is None]  # acceptance is not the tables' matter
+    return [make_table(batch, file) for batch in batches_of(plain)]

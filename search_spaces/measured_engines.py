@@ -16,7 +16,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray
 from costmodel.attention import Part
-from costmodel.engine import NO_OVERHEAD, EngineConfig, EngineOverhead, Parallelism, Role, ServingPolicy
+from costmodel.engine import NO_OVERHEAD, EngineConfig, EngineOverhead, Parallelism, Role, ServingPolicy, Speculation
 from costmodel.engine_arrays import MARLIN_MXFP4, TABLES, Conditions, EngineArrays, engine_arrays
 from costmodel.errors import InputError, UnknownNameError
 from costmodel.memory import (
@@ -33,7 +33,7 @@ from costmodel.units import GIB
 from costmodel.words import percentage
 
 from .catalog import AcceleratorCatalog
-from .engines import SUPPORT, engine_name, load_engine_memory, load_serving_policy
+from .engines import SUPPORT, engine_name, load_engine_memory, load_serving_policy, shipped_acceptance
 from .files import shown_path
 from .measurements import (
     PLAIN,
@@ -45,6 +45,7 @@ from .measurements import (
     MeasuredStep,
     Refused,
     Row,
+    RowFlags,
     stored_dtype,
     weight_dtype,
 )
@@ -147,6 +148,7 @@ def measured_engine(
     memory_fraction: float,
     engine: str = "vllm",
     role: Role = Role.COLOCATED,
+    speculation: Speculation | None = None,
 ) -> EngineConfig:
     """One worker of a measured deployment, without limits of its scheduler: those belong to the serving policy.
 
@@ -167,6 +169,7 @@ def measured_engine(
         max_model_len=ROOMY,
         memory=load_engine_memory(engine),
         memory_fraction=memory_fraction,
+        speculation=speculation,
     )
 
 
@@ -240,11 +243,12 @@ def deployments_of(
 
 
 def batches_of(deployments: Sequence[MeasuredDeployment]) -> list[Batch]:
-    """Deployments grouped by engine, model, token budget and mode; each group in the order of the file."""
-    groups: dict[tuple[str, Transformer, int, bool], list[MeasuredDeployment]] = defaultdict(list)
+    """Deployments grouped by engine, model, token budget, mode and drafts; each group in the order of the file."""
+    groups: dict[tuple[object, ...], list[MeasuredDeployment]] = defaultdict(list)
     for own in deployments:
-        groups[own.engine, own.model, own.token_budget, own.decode is None].append(own)
-    return [_batch(engine, model, budget, members) for (engine, model, budget, _), members in groups.items()]
+        alike = own.engine, own.model, own.token_budget, own.decode is None, own.prefill.speculation
+        groups[alike].append(own)
+    return [_batch(members) for members in groups.values()]
 
 
 def workers_of(batch: Batch, overhead: EngineOverhead) -> tuple[EngineArrays, EngineArrays]:
@@ -280,6 +284,7 @@ def deployment_of(row: MeasuredRun, published_model: Transformer, catalog: Accel
     workers = {Role.COLOCATED: row.prefill}
     if row.decode is not None:
         workers = {Role.PREFILL: row.prefill, Role.DECODE: row.decode}
+    speculation, speculation_note = speculation_of(settings, engine)
     sides = [
         measured_engine(
             catalog,
@@ -291,6 +296,7 @@ def deployment_of(row: MeasuredRun, published_model: Transformer, catalog: Accel
             memory_fraction=settings.memory_fraction or policy.memory_fraction,
             engine=engine,
             role=role,
+            speculation=speculation,
         )
         for role, side in workers.items()
     ]
@@ -320,7 +326,7 @@ def deployment_of(row: MeasuredRun, published_model: Transformer, catalog: Accel
         waves=MANY_WAVES if row.ttft.typical is None or row.ttft.mean is not None else math.inf,  # of a median
         fits=fits,
         transfer=transfer,
-        notes=(*filter(None, [engine_note]), *_assumptions(row), *memory_notes),
+        notes=(*filter(None, [engine_note, speculation_note]), *_assumptions(row), *memory_notes),
     )
 
 
@@ -337,6 +343,21 @@ def engine_of_word(word: str) -> tuple[str, str]:
     marked = next((name for mark, name in WORDS["engines"].items() if mark in word.lower()), None)
     engine, words = (marked, "is taken") if marked else (FALLBACK_ENGINE, "is not known and taken")
     return engine, f"engine {word!r} {words} as {engine}"
+
+
+def speculation_of(flags: RowFlags, engine: str) -> tuple[Speculation | None, str]:
+    """How the engines of a row draft tokens, and what had to be assumed; InputError where acceptance is not known."""
+    if flags.draft is None:
+        return None, ""
+    acceptance = flags.acceptance or shipped_acceptance().get(flags.draft)
+    if acceptance is None:
+        raise InputError(f"spec_acceptance is empty, and {flags.draft} has no usual one; such as 0.5")
+    tokens = flags.draft_tokens or int(WORDS["drafted"][engine])
+    assumptions = [
+        *([] if flags.draft_tokens else [f"spec_tokens is not given and taken as {tokens}"]),
+        *([] if flags.acceptance else [f"spec_acceptance as {' '.join(map(str, acceptance))}"]),
+    ]
+    return Speculation(flags.draft, tokens, acceptance), ", ".join(assumptions)
 
 
 def _assumptions(row: MeasuredRun) -> Iterator[str]:
@@ -378,7 +399,7 @@ def requests_held(model: Transformer, config: EngineConfig, isl: float, osl: flo
     )
 
 
-def _batch(engine: str, model: Transformer, token_budget: int, members: list[MeasuredDeployment]) -> Batch:
+def _batch(members: list[MeasuredDeployment]) -> Batch:
     def column(values: Iterable[float]) -> FloatArray:
         return np.fromiter(values, dtype=np.float64).reshape(-1, 1)
 
@@ -395,7 +416,7 @@ def _batch(engine: str, model: Transformer, token_budget: int, members: list[Mea
         fits=column(deployment.fits for deployment in members),
         apart=members[0].decode is not None,
     )
-    return Batch(engine, model, token_budget, tuple(members), load, pools)
+    return Batch(members[0].engine, members[0].model, members[0].token_budget, tuple(members), load, pools)
 
 
 # Predictions beside measurements, row by row, with error bars; a row that cannot be predicted says why.
@@ -463,7 +484,9 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
         columns = (column[:, 0].tolist() for column in (steady.ttft, steady.tpot))
         for deployment, ttft, tpot in zip(batch.deployments, *columns, strict=True):
             row, measured = deployment.row, deployment.row.scored
+            drafts, is_known = row.settings.draft, bool(row.settings.acceptance)
             stratum = stratum_of(deployment.model, deployment.prefill, deployment.engine, row.mode)
+            stratum = replace(stratum, accepted=drafts is None or is_known)
             if not (math.isfinite(ttft) and math.isfinite(tpot)):
                 refusals.append(Refused(row.line, OUT_OF_RANGE))
                 continue
@@ -473,7 +496,8 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
             }
             tokens = deployment.osl * (1 if deployment.decode else row.prefill.count) / max(row.gpus, 1)
             throughput = (tokens * deployment.request_rate(ttft, tpot), tokens * deployment.request_rate(*measured))
-            words = (row.model, row.accelerator, row.engine or deployment.engine, row.mode)
+            mode = row.mode if drafts is None else f"{row.mode}, {drafts}"
+            words = (row.model, row.accelerator, row.engine or deployment.engine, mode)
             group = dict(zip(SERVING_GROUP, words, strict=True))
             rows_out.append(Predicted(row.line, group, values, throughput, deployment.notes))
     return _in_order(rows_out, refusals)

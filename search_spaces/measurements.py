@@ -22,13 +22,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from costmodel.engine import Parallelism
+from costmodel.engine import Draft, Parallelism
 from costmodel.errors import InputError, shown
 from costmodel.units import KILO, MEGA, MILLI
 from costmodel.words import plural
 
-from .bounds import DEGREE, MAX_GPUS, MAX_NUM_SEQS, TOKENS, TPOT, TTFT, Bounds
-from .fields import Reader, choice, count, csv_rows, number, read_cell
+from .bounds import ACCEPTANCE, DEGREE, MAX_GPUS, MAX_NUM_SEQS, SPECULATIVE_TOKENS, TOKENS, TPOT, TTFT, Bounds
+from .fields import Reader, choice, count, csv_rows, number, read_cell, share
 from .files import LARGEST_RESULTS, read_text, shipped_table
 
 ATTENTION_DATA = re.compile(r"\(?\s*attention\s*dp\s*(\d+)\s*\)?", re.IGNORECASE)
@@ -72,7 +72,8 @@ class RowFlags:
 
     kv_dtype: the file's word for the dtype of the KV cache; memory_fraction: share of HBM that the engine takes [1];
     token_budget: most prompt tokens in a step [token]; looks: decode steps from one look at the queue to the next [1];
-    marlin: whether MXFP4 experts run by Marlin's kernel.
+    marlin: whether MXFP4 experts run by Marlin's kernel; draft: who drafts tokens, if anybody; draft_tokens: how many a
+    step [1]; acceptance: share accepted at each position, given those before it [1].
     """
 
     kv_dtype: str = ""
@@ -80,6 +81,9 @@ class RowFlags:
     token_budget: int | None = None
     looks: int | None = None
     marlin: bool = False
+    draft: Draft | None = None
+    draft_tokens: int | None = None
+    acceptance: tuple[float, ...] = ()
 
     def over(self, habit: RowFlags) -> RowFlags:
         """These flags, and those of `habit` where nothing is stated."""
@@ -321,9 +325,9 @@ def _kind_of(header: Sequence[str], path: Path) -> RowKind:
 def _serving_row(line: int, cells: _Cells) -> MeasuredRun:
     gpus = cells.ranks("num_gpus", 0, MAX_GPUS)
     prefill, decode = _sides(cells, gpus)
-    if cells.word("spec_method") not in ("", "none"):
-        raise InputError(f"speculative decoding ({cells.row['spec_method']}) is not predicted")
+    draft = cells.optional("spec_method", choice("none", *Draft, same=WORDS["drafts"]))
     mean, middle = (cells.seconds(name, FIRST_TOKEN) for name in ("ttft_ms", "ttft_median_ms"))
+    accepted = cells.word("spec_acceptance")
     chunk = "max_num_batched_tokens" if cells.word("max_num_batched_tokens") else "chunked_prefill_size"
     return MeasuredRun(
         line=line,
@@ -348,6 +352,9 @@ def _serving_row(line: int, cells: _Cells) -> MeasuredRun:
             memory_fraction=cells.optional("memory_fraction", number(Bounds(0.01, 1))),
             token_budget=cells.optional(chunk, count(TOKENS)),
             looks=cells.optional("scheduler_recv_interval", count(TOKENS)),
+            draft=None if draft in (None, "none") else Draft(draft),
+            draft_tokens=cells.optional("spec_tokens", count(SPECULATIVE_TOKENS)),
+            acceptance=tuple(read_cell("spec_acceptance", value, share(ACCEPTANCE)) for value in accepted.split()),
         ),
     )
 
@@ -450,15 +457,16 @@ def read_scripts(path: Path) -> list[Mapping[str, str]]:
 
 def with_settings(rows: Iterable[Row], scripts: Iterable[Mapping[str, str]]) -> list[Row]:
     """The rows with the flags of their script where they state none; those of other benchmarks stay as they are."""
-    by_run: dict[tuple[str, str, str], list[Mapping[str, str]]] = defaultdict(list)
+    by_run: dict[tuple[str, str, str, bool], list[Mapping[str, str]]] = defaultdict(list)
     for script in scripts:
-        if "mtp" not in script.get("variant", ""):
-            by_run[script["engine"], script["gpu"], script["precision"]].append(script)
+        drafts = Draft.MTP in script.get("variant", "")
+        by_run[script["engine"], script["gpu"], script["precision"], drafts].append(script)
     rows_out = list(rows)
     for place, row in enumerate(rows_out):
         if isinstance(row, MeasuredRun) and row.decode is None and row.source.startswith(RUNS):
             name = PLAIN.sub("", row.model.lower())
-            for script in reversed(by_run[row.engine, row.accelerator.lower().split("_")[0], row.precision]):
+            gpu, drafts = row.accelerator.lower().split("_")[0], row.settings.draft is Draft.MTP
+            for script in reversed(by_run[row.engine, gpu, row.precision, drafts]):
                 words = WORDS["script_models"].get(script["model"], (PLAIN.sub("", script["model"]),))
                 if not any(word in name for word in words):  # the first of the table counts
                     continue

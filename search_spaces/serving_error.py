@@ -20,8 +20,8 @@ from costmodel.transformer import Transformer
 from .files import shipped_table
 
 ASSUMED_WIDENING = 1.5
-"""An accelerator without measured kernels: the interval's width in logarithms times this, and again where nothing of
-its generation was measured either; assumed."""
+"""An accelerator without measured kernels: the interval's width in logarithms times this, again where nothing of its
+generation was measured either, and again where the acceptance of drafted tokens is the catalog's; assumed."""
 
 ORDER: Final[Mapping[str, tuple[str, ...]]] = {
     "ttft": ("mode", "engine", "structure", "generation", "dtype", "model"),
@@ -36,7 +36,8 @@ class Stratum:
 
     mode: colocated or disaggregated; engine: the serving engine; structure: dense or moe; generation: of the
     accelerator; dtype: of the weights; model: its name; measured: the accelerator has fitted kernels of its own;
-    seen: it, or another accelerator of its generation, was measured at all.
+    seen: it, or another accelerator of its generation, was measured at all; accepted: it is known how many drafted
+    tokens are accepted, if any are drafted.
     """
 
     mode: str = ""
@@ -47,6 +48,7 @@ class Stratum:
     model: str = ""
     measured: bool = True
     seen: bool = True
+    accepted: bool = True
 
     @property
     def widening(self) -> float:
@@ -55,7 +57,7 @@ class Stratum:
         >>> Stratum().widening, Stratum(measured=False).widening, Stratum(measured=False, seen=False).widening
         (1.0, 1.5, 2.25)
         """
-        return ASSUMED_WIDENING ** ((not self.measured) + (not self.seen))
+        return ASSUMED_WIDENING ** ((not self.measured) + (not self.seen) + (not self.accepted))
 
     def keys(self, quantity: str) -> tuple[str, ...]:
         """Names under which factors of a quantity may be filed, the narrowest first, down to all.

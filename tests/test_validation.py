@@ -108,6 +108,26 @@ def test_the_goals_hold_on_the_measurements() -> None:
         assert 0.85 < np.mean([value.covered for value in values]) < 0.97
 
 
+def test_rows_that_draft_tokens(tmp_path: Path) -> None:
+    """One request at a time: TPOT falls with the tokens that a step makes; what the row leaves open is assumed."""
+    path = tmp_path / "rows.csv"
+    header = "model,accelerator,engine,isl,osl,concurrency,tp,precision,spec_method,spec_tokens,spec_acceptance\n"
+    drafts = ("none,,", "MTP,3,", "nextn,3,0.74 0.56", "mtp,3,1.0", "mtp,,", "ngram,3,", "medusa,3,", "mtp,three,")
+    lines = [f"DeepSeek-V3,h200_sxm,sglang,1024,1024,1,8,fp8,{draft}\n" for draft in drafts]
+    path.write_text(header + "".join(lines), encoding="utf-8")
+    outcome = predict_serving(read_measurements(path)[1], load_catalog(), None)
+    plain, usual, stated, perfect, assumed = (row.values["tpot"] for row in outcome.predicted)
+    assert usual.predicted == stated.predicted < 0.7 * plain.predicted > assumed.predicted
+    assert 0.25 * plain.predicted < perfect.predicted < stated.predicted  # four tokens a step, which is longer
+    assert usual.low < stated.low < stated.high < usual.high
+    assert [row.group["mode"] for row in outcome.predicted] == ["colocated", *["colocated, mtp"] * 4]
+    assert outcome.predicted[-1].notes == ("spec_tokens is not given and taken as 2, spec_acceptance as 0.74 0.56",)
+    ngram, medusa, three = (row.reason for row in outcome.refused)
+    assert ngram == "spec_acceptance is empty, and ngram has no usual one; such as 0.5"
+    assert medusa == "spec_method: 'medusa' is not known; allowed: none, mtp, eagle3, ngram"
+    assert three == "spec_tokens: 'three' is not a number"
+
+
 @pytest.mark.parametrize("model", ["Llama-3.1-8B", "DeepSeek-V3", "Qwen3-Next-80B-A3B"])
 def test_predictions_are_finite_up_to_the_bounds(tmp_path: Path, model: str) -> None:
     path = tmp_path / "rows.csv"

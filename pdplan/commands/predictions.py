@@ -441,8 +441,9 @@ def validate(console: Console, /, **options: Any) -> int:
     FILE and the files of DATA_DIR have the columns of serving/closed_loop.csv (TTFT and TPOT at fixed
     concurrency) or of serving/engine_steps.csv (single steps); the header decides. Flags of the engine
     are taken from the columns kv_dtype, memory_fraction, max_num_batched_tokens and
-    scheduler_recv_interval, else from engine_settings.csv beside the file. Exits with 2 where no row
-    can be predicted.
+    scheduler_recv_interval, else from engine_settings.csv beside the file. spec_method (mtp, eagle3 or
+    ngram), spec_tokens and spec_acceptance (such as 0.7 0.5) say how tokens are drafted. Exits with 2
+    where no row can be predicted.
 
     With --plan it says whether the fleet meets the plan's SLO, and exits with 3 where it does not, or
     where that cannot be told.
