@@ -165,6 +165,8 @@ def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForw
     pattern, by_layer = block_pattern(fields, layers), fields.of_layers(layers)
     if pattern is not None:
         return _patterned_layers(by_layer, hidden, pattern, gated)
+    if "hybrid_override_pattern" in fields.family.fields:
+        raise fields.missing("hybrid_override_pattern", "it says which block each layer has")
     mixers = mixers_of(by_layer, hidden, attention_kinds(fields, layers))
     if fields.flag("no_feed_forward") or fields.flag("mamba_use_mlp") is False:
         return [(mixer, FeedForward(hidden, 0, gated=True)) for mixer in mixers]

@@ -166,6 +166,7 @@ def test_a_pattern_of_single_blocks() -> None:
     assert "must have one of M * E -" in error_of(LLAMA, fields, model_type="nemotron_h", hybrid_override_pattern="MX")
     model = parse(LLAMA, fields, model_type="nemotron_h", hybrid_override_pattern="M---MM*-")  # as in Nemotron-H-47B
     assert [group.feed_forward.intermediate for group in model.layers] == [3 * 128, 0, 128]
+    assert "lacks 'hybrid_override_pattern'" in error_of(LLAMA, fields, model_type="nemotron_h")
 
 
 def test_blocks_that_each_have_fields_of_their_own() -> None:
@@ -334,6 +335,8 @@ def test_what_a_config_leaves_out_is_its_class_default_and_null_is_not() -> None
     window = {"head_dim": 16, "sliding_window": 4096, "without": "use_sliding_window"}
     assert windows(parse(model_type="qwen3", **window)) == {None: 8}
     assert windows(parse(model_type="mistral", head_dim=8)) == {4096: 8}
+    assert windows(parse(model_type="gpt_oss", sliding_window=16, head_dim=8)) == {16: 4, None: 4}
+    assert windows(parse(model_type="olmo3", sliding_window=16, head_dim=8)) == {16: 6, None: 2}
 
 
 def test_adapters_of_shared_attention() -> None:
