@@ -502,6 +502,8 @@ def block_pattern(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
             )
         return tuple(blocks[letter] for letter in pattern)
     if not has_single_blocks(fields):
+        if "hybrid_override_pattern" in fields.family.fields:
+            raise fields.missing("hybrid_override_pattern", "it says which block each layer has")
         return None
     kinds = _layer_types(fields) | {"moe": "moe", "mlp": "mlp"}
     if blocks := fields.block_types():

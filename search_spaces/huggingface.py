@@ -153,9 +153,9 @@ def _host_tables(fields: ConfigFields) -> int:
 
 def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForward]]:
     """Token mixer and feed-forward of every layer, first to last; as many as kinds are listed where no number is."""
-    kinds, stated = fields.get("layer_types"), fields.optional("num_hidden_layers", low=1)
-    is_listed = stated is None and isinstance(kinds, list) and kinds  # Nemotron 3 Ultra
-    layers = len(kinds) if is_listed else fields.count("num_hidden_layers")
+    kinds, stated = fields.get("layer_types") or fields.block_types(), fields.optional("num_hidden_layers", low=1)
+    # Nemotron 3 Ultra lists kinds and has no number
+    layers = len(kinds) if stated is None and isinstance(kinds, list) and kinds else fields.count("num_hidden_layers")
     if layers > MOST_LAYERS:
         raise fields.error(f"'num_hidden_layers' is {layers}, but must be at most {MOST_LAYERS}")
     gated = _has_gate(fields)
@@ -165,8 +165,6 @@ def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForw
     pattern, by_layer = block_pattern(fields, layers), fields.of_layers(layers)
     if pattern is not None:
         return _patterned_layers(by_layer, hidden, pattern, gated)
-    if "hybrid_override_pattern" in fields.family.fields:
-        raise fields.missing("hybrid_override_pattern", "it says which block each layer has")
     mixers = mixers_of(by_layer, hidden, attention_kinds(fields, layers))
     if fields.flag("no_feed_forward") or fields.flag("mamba_use_mlp") is False:
         return [(mixer, FeedForward(hidden, 0, gated=True)) for mixer in mixers]
