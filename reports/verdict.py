@@ -437,10 +437,6 @@ def goodput_sentence(plan: Plan) -> str:
     return f"Goodput: {rate(plan.goodput_rps)} within {slo_name(plan)}{basis} ({room} the demand)."
 
 
-SAME_RATE: Final = 1e-6
-"""Relative difference of two rates that are one: those that are tried lie whole per cents apart."""
-
-
 def growth_sentence(plan: Plan) -> str:
     """Say the same, with what a dollar then serves and how the next higher rate went: missed, or undecided."""
     goodput, simulation = goodput_sentence(plan), plan.simulation
@@ -450,8 +446,7 @@ def growth_sentence(plan: Plan) -> str:
     if plan.objective != "min_cost" or simulation is None or simulation.goodput_fails_rps is None:
         return per_dollar
     fails = simulation.goodput_fails_rps
-    points = [point for point in simulation.curve if math.isclose(fails, point.rate_rps, rel_tol=SAME_RATE)]
-    is_undecided = any(not point.missed for point in points)
+    is_undecided = simulation.beyond_goodput is not None and not simulation.beyond_goodput.missed
     result = "the simulation is undecided" if is_undecided else f"the fleet misses {missed_slo(plan)}"
     return f"{per_dollar} At {rate(fails)} {result}."
 
