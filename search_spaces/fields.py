@@ -358,6 +358,15 @@ class FileSection(BaseModel):
             for key, field in cls.model_fields.items()
             if field.is_required() and not {key, field.alias} & (section.keys() | meant)
         ]
+        faults += [
+            Fault(
+                (key,),
+                f"says the same as {shown(field.alias)}, which stands there too; leave one of them out",
+                on_key=True,
+            )
+            for key, field in cls.model_fields.items()
+            if field.alias and {key, field.alias} <= section.keys()
+        ]
         return _all_at_once(section, handler, faults)
 
 
