@@ -9,8 +9,9 @@ from typing import Any, Final
 from costmodel.engine import tokens_per_step
 from costmodel.prefix_cache import usd_per_gpu
 from costmodel.words import join_words, percentage, plural
-from optimizer.plans.plan import ClassResult, Plan, Status, is_below
+from optimizer.plans.plan import ClassResult, FleetEvaluation, Plan, Status, is_below
 from optimizer.plans.records import OPTIMAL_GAP, CheaperFleets, ClassJudgement, JudgedFleet, Outcome, Simulation
+from optimizer.verification.bench import Verdict
 from optimizer.verification.judge import Judgement
 from search_spaces.engines import shipped_acceptance
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
@@ -228,6 +229,20 @@ def result_words(
     if outcome is Outcome.MEETS:
         return f"Meets every SLO: {clean(worst.name, 30)} is tightest with {share}"
     return f"{verdict} the SLO of {clean(worst.name, 30)}: {share}"
+
+
+def strain_words(fleet: FleetEvaluation | Verdict) -> str:
+    """Say under which strain a fleet misses whose runs meet the SLO: a burst, the recorded order, a few more requests.
+
+    Empty where it stands all.
+    """
+    if fleet.stuck:
+        return " A burst that fills its KV memory leaves it behind for good."
+    if fleet.replayed:
+        return " It misses when the recorded requests come in their own order."
+    if fleet.near_capacity:
+        return " It is too near its limit to tell: with 5 % more requests its queues grow without end."
+    return ""
 
 
 def prefix_sentence(plan: Plan) -> str:
