@@ -142,11 +142,9 @@ def share(
     negative: what a share below 0 is for, where it is another question than one above.
     """
     example = join_words(forms, "or")
-    allowed = f"{limits.sentence()} ({100 * limits.low:g}% to {100 * limits.high:g}%)"
+    rule = f"{limits.sentence()} ({100 * limits.low:g}% to {100 * limits.high:g}%)"
     if negative:
-        allowed = (
-            f"must be from 0 to {limits.high:g} (0% to {100 * limits.high:g}%), or down to {limits.low:g} {negative}"
-        )
+        rule = f"must be from 0 to {limits.high:g} (0% to {100 * limits.high:g}%), or down to {limits.low:g} {negative}"
 
     def convert(value: object) -> float:
         fraction = in_percent(value) if isinstance(value, str) else None
@@ -157,7 +155,7 @@ def share(
             meant = figure / 100 if fraction is None else 100 * figure  # 90 for 90%, or 0.9% for 90%
             likely = limits.holds(meant) and (fraction is not None or abs(figure) >= LIKELY_PERCENT)
             hint = f"; did you mean {meant:g} ({100 * meant:g}%)?" if likely else ""
-            raise InputError(f"{shown(value)} is out of range; {allowed}{hint}")
+            raise InputError(f"{shown(value)} is out of range; {rule}{hint}")
         return figure
 
     text = {"type": "string", "description": f"share, for example {example}"}

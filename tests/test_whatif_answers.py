@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def test_of_equal_fleets_a_map_a_queue_of_simulations_and_the_search_take_the_sa
     assert [pool.role.value for pool in queue.cheapest().fleet.pools] == roles
     assert cheapest_of(problem, {}, answers[::-1]) is best
     keys, setting = ["rate", "burstiness"], {"rate": rate, "burstiness": 1.0}
-    cell = cells_of(problem, keys, [ScenarioAnswer(setting, item) for item in answers])[0]
+    cell = cells_of(keys, [ScenarioAnswer(setting, item) for item in answers], partial(cheapest_of, problem))[0]
     assert (cell.shape, cell.best) == (["colocated", "disaggregated"][len(roles) - 1], best)
     assert map_headline(keys, [cell]) == "Colocated and disaggregated fleets cost the same in 1 cell."
 

@@ -451,8 +451,8 @@ def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:
     Late requests of the classes that miss their goal count, or of all classes if none does.
     """
     late = np.zeros(len(judgement.engines))
-    for blamed in _blamed(instance, judgement):
-        np.add.at(late, blamed[blamed >= 0], 1.0)
+    for pool in pools_by_request(instance, judgement):
+        np.add.at(late, pool[pool >= 0], 1.0)
     share = late / max(late.sum(), 1.0)
     return tuple(np.flatnonzero(share >= min(0.5 / late.size, share.max(initial=0.0))).tolist())
 
@@ -474,8 +474,8 @@ def breakdown(instance: Instance, judgement: Judgement) -> tuple[int, str] | Non
     if behind is not None:
         return behind, QUEUE
     late = np.zeros((pools, len(Metric)), dtype=np.int64)
-    blamed, totals = _blamed(instance, judgement), np.zeros(pools, dtype=np.int64)
-    for run, pool in zip(judgement.runs, blamed, strict=True):
+    totals = np.zeros(pools, dtype=np.int64)
+    for run, pool in zip(judgement.runs, pools_by_request(instance, judgement), strict=True):
         totals += np.bincount(pool[pool >= 0], minlength=pools)
         for number, slo in enumerate(instance.problem.slos):
             own = (pool >= 0) & (instance.flows.slo[run.demand.flow] == number)
@@ -489,7 +489,7 @@ def breakdown(instance: Instance, judgement: Judgement) -> tuple[int, str] | Non
     return worst, list(Metric)[int(np.argmax(late[worst]))].value
 
 
-def _blamed(instance: Instance, judgement: Judgement) -> list[IntArray]:
+def pools_by_request(instance: Instance, judgement: Judgement) -> list[IntArray]:
     """Pool that made each request of each run late, -1 where none did.
 
     Requests of the classes that miss their goal, or of all classes if none does.

@@ -175,8 +175,8 @@ class Simulated:
         """The rate and the outcome of every class, in angle brackets: the runs fill books."""
         judgement = self.judgement
         classes = [f"{item.name} {100.0 * item.attainment:.4g} % {item.outcome}" for item in judgement.classes]
-        strained = "" if self.outcome is judgement.outcome else f"; {self.outcome} under strain"
-        return f"<Simulated {self.plan.name} at {judgement.rate:.4g} req/s: {'; '.join(classes)}{strained}>"
+        suffix = "" if self.outcome is judgement.outcome else f"; {self.outcome} under strain"
+        return f"<Simulated {self.plan.name} at {judgement.rate:.4g} req/s: {'; '.join(classes)}{suffix}>"
 
     @property
     def outcome(self) -> Outcome:

@@ -256,13 +256,13 @@ def cheapest_of(problem: Problem, changes: Mapping[str, Any], answers: Sequence[
     """
     least = min((item.cost for item in answers if item.cost is not None), default=math.inf)
     equal = [item for item in answers if item.cost is not None and item.cost <= least * (1.0 + ROUNDING)]
-    unmixed = [item for item in equal if len({pool.role for pool in item.pools}) == len(item.pools)] or equal
-    if len(unmixed) < 2:
-        return unmixed[0] if unmixed else None
+    plain = [item for item in equal if len({pool.role for pool in item.pools}) == len(item.pools)] or equal
+    if len(plain) < 2:
+        return plain[0] if plain else None
     demand = demand_of(scenario_problem(problem, changes))
-    fleets = [fleet_under(demand, item.pools).fleet for item in unmixed]
+    fleets = [fleet_under(demand, item.pools).fleet for item in plain]
     best = first_of_equals(slow_instance(demand), fleets)
-    return next(item for item, fleet in zip(unmixed, fleets, strict=True) if fleet is best)
+    return next(item for item, fleet in zip(plain, fleets, strict=True) if fleet is best)
 
 
 def _cheapest_case(problem: Problem, known_misses: Sequence[Engines] = ()) -> Case | None:

@@ -10,7 +10,6 @@ from typing import Any, Final
 from costmodel.words import plural
 from optimizer.plans.records import ROUNDING
 from optimizer.whatif.answer import Answer, ScenarioAnswer, ShadowPrice
-from optimizer.whatif.solver import cheapest_of
 from reports.charts import EMPTY_CELL, HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Column, Document, Section, Table, said, table_of, without_empty
 from reports.fleets import fleet_line
@@ -29,7 +28,6 @@ from reports.text import (
     signed_percent,
     significant,
 )
-from search_spaces.problem import Problem
 from search_spaces.quantities import BASE_UNIT, Kind, QuantityError
 from search_spaces.scenarios import LEVERS, lever_of, number_of
 
@@ -343,6 +341,10 @@ SHAPES: Final[Mapping[str, tuple[str, ...]]] = {"colocated": ("colocated",), "di
 """Roles of each shape of fleet."""
 
 
+Pair = tuple[Answer, Answer]
+"""The colocated answer and the disaggregated one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One combination of two values in words, and the cheapest fleet of each shape there.
@@ -383,15 +385,20 @@ class Cell:
         return f"at {_assigned(keys, (self.down, self.across))}"
 
 
-def cells_of(problem: Problem, keys: Sequence[str], results: Sequence[ScenarioAnswer]) -> list[Cell]:
-    """The cells of a sweep over two levers, whose last axis is ROLES: colocated, then disaggregated."""
+def cells_of(
+    keys: Sequence[str], results: Sequence[ScenarioAnswer], cheapest: Callable[[Mapping[str, Any], Pair], Answer | None]
+) -> list[Cell]:
+    """The cells of a sweep over two levers, whose last axis is ROLES: colocated, then disaggregated.
+
+    cheapest: which of two answers is the cheaper one, given the values of the levers (`solver.cheapest_of`).
+    """
     down, across = (varied_words(key, [item.setting[key] for item in results[::2]]) for key in keys)
     cells = []
-    for row, column, alone, split in zip(down, across, results[::2], results[1::2], strict=True):
-        changes = {key: alone.setting[key] for key in keys}
-        best = cheapest_of(problem, changes, [alone.answer, split.answer])
-        names = [name for name, item in zip(SHAPES, (alone, split), strict=True) if item.answer is best]
-        cells.append(Cell(row, column, alone.answer, split.answer, names[0] if names else None))
+    for row, column, first, second in zip(down, across, results[::2], results[1::2], strict=True):
+        pair = first.answer, second.answer
+        best = cheapest({key: first.setting[key] for key in keys}, pair)
+        names = [name for name, answer in zip(SHAPES, pair, strict=True) if answer is best]
+        cells.append(Cell(row, column, *pair, names[0] if names else None))
     return cells
 
 
