@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from costmodel.engine import Role
+from costmodel.metric import Metric
 from costmodel.simulator.fleet import SimulatedFleet
 from costmodel.simulator.metrics import TAIL, Overload
 from costmodel.simulator.run import simulate
@@ -262,12 +263,13 @@ def simulated(goodput: float | None, fails: float | None) -> Simulation:
 
 
 def test_a_formula_that_promises_too_little_or_too_much_is_mended() -> None:
-    low = with_simulated_headroom(rows(0.8, 0.75), simulated(14.0, 15.0))
+    low = with_simulated_headroom(rows(0.8, 0.75), simulated(14.0, 15.0), [Metric.E2E])
     assert [row.used for row in low] == pytest.approx([10 / 14, 10 / 14, 24.0])
     assert low[1].sentence == (
         "decode-1 can take 40 % more load in simulation: beyond that, by formula, more than max_num_seqs requests run "
         "at once, so some wait."
     )
-    high = with_simulated_headroom(rows(0.6, 0.4), simulated(14.0, 15.0))
+    high = with_simulated_headroom(rows(0.6, 0.4), simulated(14.0, 15.0), [Metric.E2E])
     assert [row.used for row in high] == pytest.approx([10 / 14, 0.4, 24.0])
     assert high[0].slack == pytest.approx(1 - 10 / 14)
+    assert high[0].sentence.endswith("beyond that, by formula, prompts wait too long for the e2e limit.")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
 import numpy as np
 
 from costmodel.arrays import FloatArray
+from costmodel.metric import Metric
 from costmodel.simulator.metrics import percentiles
 from costmodel.units import SECONDS_PER_HOUR
-from optimizer.fleets.build_plan import MEANING, binding, engine_pools, more_load, with_latencies
+from optimizer.fleets.build_plan import binding, engine_pools, more_load, shortage, with_latencies
 from optimizer.fleets.error_bars import ANALYTIC, bars_between
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import ENDS, Instance, Resource, at_quantile
@@ -218,7 +219,7 @@ def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult
     """The plan of a fleet with the figures of its simulation; plan: by formula, as loads stay."""
     instance, judgement, simulation = bench.instance, winner.judgement, simulation_of(bench, winner, plan, result)
     bars = [item.error_bars for item in plan.classes] if bench.late() else simulated_error_bars(bench, winner.fleet)
-    headroom = with_simulated_headroom(plan.binding, simulation)
+    headroom = with_simulated_headroom(plan.binding, simulation, instance.flows.limits)
     plan = with_latencies(plan.model_copy(update={"binding": headroom}), simulation.classes)
     classes = [item.model_copy(update={"error_bars": bar}) for item, bar in zip(plan.classes, bars, strict=True)]
     route_shares = route_attainment(instance, judgement)
@@ -264,7 +265,9 @@ def route_attainment(instance: Instance, judgement: Judgement) -> FloatArray:
         return np.asarray(np.bincount(flow, weights=good, minlength=flows) / came)
 
 
-def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> list[Binding]:
+def with_simulated_headroom(
+    rows: Sequence[Binding], simulation: Simulation, metrics: Container[Metric]
+) -> list[Binding]:
     """Limits by formula; limits of pools are corrected where the simulation refutes them.
 
     A pool that the formulas let give out below the goodput took that much in the simulation; and the first that they
@@ -283,7 +286,7 @@ def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> 
     def simulated_row(row: Binding) -> Binding:
         if row not in pools or (row.used * load_factor <= 1.0 and not (row.used == fullest and row.used * fails < 1.0)):
             return row
-        why = MEANING[Resource(row.constraint)]  # what gives out first is known by formula alone
+        why = shortage(Resource(row.constraint), metrics)  # what gives out first is known by formula alone
         sentence = (
             f"{row.where} can take {more_load(load_factor)} more load in simulation: beyond that, by formula, {why}."
         )
