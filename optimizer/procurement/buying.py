@@ -256,10 +256,10 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
     looked: dict[tuple[object, ...], FleetCheck] = {}
     for number in count():
         misses = [item for item in looked.values() if item.fault]
-        missed = [miss.fleet for miss in misses]
+        refuted_fleets = [miss.fleet for miss in misses]
         if number <= CANDIDATES:
-            levels = search_levels(problem, rates, prices, progress or silent, missed)
-        elif (fewer := levels_without(levels, missed, problem, prices)) is not None:
+            levels = search_levels(problem, rates, prices, progress or silent, refuted_fleets)
+        elif (fewer := levels_without(levels, refuted_fleets, problem, prices)) is not None:
             levels = fewer
         else:
             break

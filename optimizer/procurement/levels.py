@@ -226,14 +226,14 @@ def levels_without(
 ) -> Levels | None:
     """The levels without some fleets, and without rates that no other was found for; None where the highest goes."""
     keys = {miss.key for miss in misses}
-    kept = [
+    options = [
         [option for option in own if keys.isdisjoint(sized_fleet.key for sized_fleet in option.fleets)]
         for own in levels.own
     ]
-    if not kept[-1]:
+    if not options[-1]:
         return None
-    rates = levels.rates[[bool(options) for options in kept]]
-    return make_levels(rates, list(filter(None, kept)), prices, lambda option: option_within_limits(problem, option))
+    rates = levels.rates[[bool(row) for row in options]]
+    return make_levels(rates, list(filter(None, options)), prices, lambda option: option_within_limits(problem, option))
 
 
 def _markets(problem: Problem, prices: Sequence[float]) -> list[Problem]:

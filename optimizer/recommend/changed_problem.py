@@ -156,8 +156,8 @@ def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     fleet = leanest(space)
     if not fleet.pools:
         return None
-    others = [by_formula(instance, late, engines_unlike(instance, pool)) for pool in fleet.pools]
-    fleets = [*with_near_fleets(space, fleet), *(other.fleet for other in others if other is not None)]
+    rivals = [by_formula(instance, late, engines_unlike(instance, pool)) for pool in fleet.pools]
+    fleets = [*with_near_fleets(space, fleet), *(rival.fleet for rival in rivals if rival is not None)]
     loop = Loop(make_bench(instance, late=late), fleets, space)
     winner = loop.confirmed(effort.inner).winner
     return None if winner is None else Solution(instance, winner.fleet, winner)
