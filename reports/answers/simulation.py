@@ -30,6 +30,7 @@ from reports.text import (
     is_number,
     percent,
     percent_beside,
+    points,
     rate,
     si,
     significant,
@@ -107,7 +108,7 @@ def _basis_sentences(simulation: Simulated) -> tuple[str, ...]:
     return said(
         f"{clean(simulation.plan.name, 30)}: {requests} at {rate(judgement.rate)}, {source_words(simulation)}.",
         f"The first 10 % of each run{drawn} are warm-up and not counted. 95 % intervals reach at most "
-        f"{percent(width).removeprefix('<').removesuffix('%')}percentage points from a share{precision}.",
+        f"{points(percent(width).removeprefix('<'), 'percentage point')} from a share{precision}.",
         too_short,
     )
 

@@ -299,7 +299,7 @@ def shadow_document(rows: Sequence[ShadowPrice], here: Answer) -> Document:
 def _whole(row: ShadowPrice) -> str:
     """What the least increase that makes a cheaper fleet possible is, and saves."""
     if row.worth == "req/s":
-        return "serves more demand, saves nothing"
+        return f"serves {'more' if row.dual > 0.0 else 'no more'} demand, saves nothing"
     if row.whole is None or row.wider is None:
         return "no increase tried saves anything"
     more = f"{significant(row.wider)} more GPU{'' if row.wider == 1 else 's'}" if row.unit == "GPU" else ""
