@@ -359,7 +359,9 @@ def test_of_fleets_of_the_least_cost_one_that_survives_loss_and_slow_gpus_has_mo
     assert holds_at(slow, fleet) is bool(sturdy)
     best = max(goodput_volume(instance, one) for one in sturdy or survivors or rivals)
     assert goodput_volume(instance, fleet) >= best * (1.0 - 2.0 * ALIKE)
-    assert goodput_volume(instance, smallest_batches(known.instance, fleet)) >= best * (1.0 - 4.0 * ALIKE)
+    smallest = smallest_batches(known.instance, fleet)
+    assert goodput_volume(instance, smallest) >= best * (1.0 - 4.0 * ALIKE)
+    assert all(pool_survives(instance, each) for each in smallest.pools) is bool(survivors)
     near = [fleet_cost(instance, rival) for rival in with_near_fleets(known, fleet)]
     assert near == sorted(near, reverse=True)  # others of that cost before those which only come near the goals
     assert near[:2] == pytest.approx([found[1]] * 2)

@@ -436,7 +436,7 @@ def smallest_batches(instance: Instance, fleet: Fleet) -> Fleet:
     """The fleet with the smallest batch limits that cost no capacity and let no more requests miss.
 
     The search uses the largest limits. Smaller ones are taken where the fleet, and each pool by itself, can serve as
-    much as before.
+    much as before, and where a pool that keeps up with one replica fewer still does.
     """
     pools = list(fleet.pools)
     most = goodput_volume(instance, fleet)
@@ -447,11 +447,13 @@ def smallest_batches(instance: Instance, fleet: Fleet) -> Fleet:
         alone = max(volume * pool_headroom(instance, fleet, index, volume).load, most)
         target = pool_state(instance, pool, alone).full * (1.0 + ALIKE) + ROUNDING
         loads = np.where(np.arange(len(pools)) == index, alone / (1.0 + ALIKE), volume)
+        survives = pool_survives(instance, pool)
         for seqs in instance.tables.limits_below(pool.shape, pool.seqs):
             less = replace(pool, seqs=seqs)
             smaller = Fleet((*pools[:index], less, *pools[index + 1 :]))
             state = pool_state(instance, less, alone)
             keeps_room = state.stable and state.full <= target and holds_at(instance, smaller, loads)
+            keeps_room &= not survives or pool_survives(instance, less)
             if keeps_room and holds_at(instance, smaller, most / (1.0 + ALIKE)):
                 pools[index] = less
                 break

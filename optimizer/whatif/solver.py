@@ -49,12 +49,12 @@ from optimizer.search.search import (
     cheapest_held,
     evaluated,
     is_refuted,
+    preferred,
     priced,
     smallest_batches,
     without_prices,
 )
 from optimizer.verification.bench import look, valid
-from optimizer.verification.verify import first_of_equals
 from search_spaces.problem import Goal, Pools, Problem
 from search_spaces.scenarios import Scenario, SweepAxis, grid, lever_of, scenario_problem
 
@@ -251,7 +251,7 @@ def _or_fleet(problem: Problem, best: Answer, fleets: Sequence[Case]) -> Answer:
 def cheapest_of(problem: Problem, changes: Mapping[str, Any], answers: Sequence[Answer]) -> Answer | None:
     """The cheapest of some answers to a problem with some levers changed, by formula; None where none has a fleet.
 
-    Of those that cost the same, the one that `optimize` would choose (`first_of_equals`). A fleet that mixes engines
+    Of those that cost the same, the one that `optimize` would choose (`preferred`). A fleet that mixes engines
     within a stage is taken only where it costs less than any other, so where one ties it is not taken.
     """
     least = min((item.cost for item in answers if item.cost is not None), default=math.inf)
@@ -261,7 +261,7 @@ def cheapest_of(problem: Problem, changes: Mapping[str, Any], answers: Sequence[
         return plain[0] if plain else None
     demand = demand_of(scenario_problem(problem, changes))
     fleets = [fleet_under(demand, item.pools).fleet for item in plain]
-    best = first_of_equals(slow_instance(demand), fleets)
+    best = preferred(slow_instance(demand), fleets)
     return next(item for item, fleet in zip(plain, fleets, strict=True) if fleet is best)
 
 
