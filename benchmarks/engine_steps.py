@@ -29,9 +29,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from evidence import COMPOSED, step_evidence  # noqa: E402
-from fit_efficiency import NAMED, entries_of, fit_one  # noqa: E402
+from fit_efficiency import NAMED, RELATIVE, entries_of, fit_one  # noqa: E402
 from kernel_tables import SYSTEMS, Row, load_hardware, rows_of  # noqa: E402
-from relatives import RELATIVE  # noqa: E402
 from step_tables import CONFIGS  # noqa: E402
 
 from benchmarks.folders import data_folder  # noqa: E402

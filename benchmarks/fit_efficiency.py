@@ -2,7 +2,8 @@
 
     python benchmarks/fit_efficiency.py [--write]    print; also write catalog/efficiency.yaml and its tables in docs
 
-Data: PDPLAN_DATA, else ../shared/data.
+Data: PDPLAN_DATA, else ../shared/data. Accelerators without measurements are rows of that file, written by hand
+(`like`, `links_like`), which it keeps.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ sys.path.insert(0, str(ROOT))
 
 from evidence import BY_TENSOR, GEMM_CURVE, SHARED, Evidence, collect  # noqa: E402
 from kernel_tables import SYSTEMS  # noqa: E402
-from relatives import LIKE, LINKED_LIKE, RELATIVE  # noqa: E402
 
 from benchmarks.efficiency_curve import CONSTANT, EfficiencyCurve, Fit, assess, fit, predict  # noqa: E402
 from benchmarks.folders import data_folder  # noqa: E402
@@ -30,6 +30,9 @@ from costmodel.engine_arrays import DISPATCHED  # noqa: E402
 
 Key = tuple[str, str]
 
+EFFICIENCIES = ROOT / "costmodel" / "catalog" / "efficiency.yaml"
+RELATIVE = {"A100-80": "H100", "H100": "H200", "H200": "H100", "B200": "H200", "L40S": "H100"}
+"""Measured GPU that stands in where another measured one lacks a table."""
 MATRIX_DTYPES = ("bf16", "fp8", "int8", "fp4")
 KV_DTYPES = ("bf16", "fp8")
 NAMED = ("fp8_block", BY_TENSOR, DISPATCHED, "mxfp4")
@@ -287,8 +290,8 @@ def complete(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) ->
     return filled
 
 
-def yaml_text(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) -> str:
-    """The catalog file."""
+def yaml_text(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry], old: str) -> str:
+    """The catalog file; old: the one before it, whose rows of accelerators without measurements are kept."""
     lines = [
         "# written by benchmarks/fit_efficiency.py; see docs/theory/calibration.md",
         "# compute: share of the data sheet's peak (gemm, moe: in the compute dtype; attention: in bf16, by KV dtype)",
@@ -298,7 +301,8 @@ def yaml_text(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) -
         "# graph, what the host adds, the least time of a kernel, and what a single row takes more; shared: share of",
         "# one link that more than two ranks share",
         "# fp8_block, fp8_tensor: particular kernels, only where asked for by name; fp8_dispatched: after a dispatch",
-        "# like: as that accelerator, but assumed; links_like: the same of collectives, where links are another kind",
+        "# like: as that accelerator, but assumed; links_like: the same of collectives, where links are another kind;",
+        "# these rows are written by hand, and kept",
     ]
     for name, table in {"default": default, **entries}.items():
         lines.append(f"{name}:")
@@ -306,9 +310,8 @@ def yaml_text(entries: dict[str, dict[Key, Entry]], default: dict[Key, Entry]) -
             lines.append(f"  {kernel_class}:")
             dtypes = [*DTYPES_OF[kernel_class], *(dtype for dtype in NAMED if (kernel_class, dtype) in table)]
             lines += [f"    {dtype}: {table[kernel_class, dtype].yaml()}" for dtype in dtypes]
-    for name, relative in LIKE.items():
-        links = f", links_like: {LINKED_LIKE[name]}" if name in LINKED_LIKE else ""
-        lines.append(f"{name}: {{like: {relative}{links}}}")
+    alike = (line for line in old.splitlines() if ": {like: " in line)
+    lines += [line for line in alike if line.split(":")[0] not in entries]
     return "\n".join(lines) + "\n"
 
 
@@ -385,8 +388,8 @@ def main() -> None:
     print(*tables.values(), sep="\n\n")
     if "--write" not in sys.argv[1:]:
         return
-    text = yaml_text(complete(entries, default), default)
-    (ROOT / "costmodel" / "catalog" / "efficiency.yaml").write_text(text, encoding="utf-8")
+    old = EFFICIENCIES.read_text(encoding="utf-8")
+    EFFICIENCIES.write_text(yaml_text(complete(entries, default), default, old), encoding="utf-8")
     page = ROOT / "docs" / "appendix" / "calibration.md"
     content = page.read_text(encoding="utf-8")
     for name, table in tables.items():

@@ -1,8 +1,9 @@
 """Time to first token (TTFT): one equation, term by term, and what delays a first token beyond its prompt.
 
-    TTFT = a + f s + D                 colocated
-    TTFT = a + f s + x + D + Y         where roles are apart
+    TTFT = R + a + f s + D             colocated
+    TTFT = R + a + f s + x + D + Y     where roles are apart
 
+    R    read of a history that only the KV tier has; 0 of all other requests    `prefix_cache.TierReads`
     a    what no load changes: HTTP, tokenizing, scheduling, a hand-over         `engine.ServingPolicy.fixed_ttft`
     f s  the prompt's steps once started; a first token may come later than they `engine_arrays.first_token_factor`
     x    transfer of the KV cache that no step hides                             `hidden_transfer`
@@ -12,8 +13,10 @@
          the rest of a decode step in progress, and the first own one            `entry_steps`
 
 The terms are those of DistServe (Zhong et al. 2024, section 3): queue, prefill, transfer, first decode step. `Ttft` is
-the distribution of their sum. At fixed concurrency, `queues.steady_state.closed_loop` has its mean: a, f s and Y are
-the same there, and only the queue differs, for those who wait are those who are served.
+the distribution of their sum without R. `optimizer.fleets.evaluate` takes the terms from the pools of a fleet, adds R,
+and mixes requests that find their history with those that do not. At fixed concurrency,
+`queues.steady_state.closed_loop` has the mean: a, f s and Y are the same there, and only the queue differs, for those
+who wait are those who are served.
 
 An engine that pulls (`engine.Policy`) admits a handed-over request at one step and loads its KV during it, so a step
 more passes, which hides as much of the transfer. With rho the busy share of a card, the card is a queue of one server:

@@ -49,7 +49,8 @@ class EngineSupport:
     whether it cannot even then; block_tokens: of a KV block, also of latent and of compressed attention, 0: as of any
     other [token]; tails, shared_tails: whether it computes only the end of a prompt where nothing reads the rest
     (`LayerGroup.tail`), without and with data-parallel attention; state_bits: of an element of linear attention's state
-    where no config states it [bit].
+    where no config states it [bit]; expert_copies: whether files can ask it for second copies of experts;
+    data_parallel_parts: whether attention may be data-parallel over a part of the ranks, each of several GPUs.
     """
 
     weight_only: Mapping[str, frozenset[str]]
@@ -66,6 +67,8 @@ class EngineSupport:
     shared_tails: bool = False
     cache_quantizers: frozenset[str] = frozenset()
     no_wider_cache: bool = False
+    expert_copies: bool = True
+    data_parallel_parts: bool = True
 
 
 SUPPORT = TypeAdapter(dict[str, EngineSupport]).validate_python(shipped_table("search_spaces", "engine_support.yaml"))

@@ -242,24 +242,25 @@ def _expert_refusals(problem: Problem, split: Parallelism) -> Iterator[tuple[str
     """Expert parallelism spans all tensor x data ranks, as engines run it, and data parallelism needs it.
 
     Where it does not divide the experts, engines hold second copies of some, which not all files can ask for. Attention
-    data-parallelism pays only where ranks share experts; elsewhere it is just more replicas. TensorRT-LLM has it over
-    all ranks or none (`enable_attention_dp`).
+    data-parallelism pays only where ranks share experts; elsewhere it is just more replicas. Some engines have it over
+    all ranks or none.
     """
-    model, ranks = problem.model, split.tensor * split.data
+    model, ranks, support = problem.model, split.tensor * split.data, SUPPORT[problem.engine]
+    title = target_of(problem.engine).title
     copies = model.redundant_experts(split.expert) if model.is_moe else 0
     if split.expert > 1 and not model.is_moe:
         yield "experts_spread_evenly", "EP needs a mixture of experts"
     elif split.expert not in {1, ranks}:
         yield "experts_spread_evenly", f"EP {split.expert} does not span all TP x DP = {ranks} ranks"
-    elif copies and problem.target is not None and problem.engine == "trtllm":
-        needs = f"needs redundant experts ({copies}), which the files for TensorRT-LLM cannot ask for"
+    elif copies and problem.target is not None and not support.expert_copies:
+        needs = f"needs redundant experts ({copies}), which the files for {title} cannot ask for"
         yield "experts_spread_evenly", f"EP {split.expert} {needs}"
     if split.data > 1 and not model.is_moe:
         yield "data_parallel_shares_experts", "DP inside an engine needs a mixture of experts"
     elif split.data > 1 and split.expert == 1:
         yield "data_parallel_shares_experts", f"DP {split.data} needs EP over all {ranks} ranks"
-    if problem.engine == "trtllm" and split.tensor > 1 and split.data > 1:
-        ranks_alike = "TensorRT-LLM runs attention data-parallel over all ranks or none"
+    if not support.data_parallel_parts and split.tensor > 1 and split.data > 1:
+        ranks_alike = f"{title} runs attention data-parallel over all ranks or none"
         yield "data_parallel_is_the_engines", f"TP {split.tensor} x DP {split.data}: {ranks_alike}"
 
 

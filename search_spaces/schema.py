@@ -18,7 +18,7 @@ from pydantic.functional_validators import ModelWrapValidatorHandler
 from costmodel.accelerator import Accelerator, PriceBasis
 from costmodel.engine import Draft, Role, Speculation
 from costmodel.errors import InputError, shortened, shown
-from costmodel.metric import BOUNDING, METRICS, Metric, limits_of
+from costmodel.metric import BOUNDING, METRICS, Metric, Scope, limits_of, metrics_of
 from costmodel.transformer import Transformer
 from costmodel.words import join_words, listed
 from costmodel.workload import Workload
@@ -527,11 +527,11 @@ def speculation_faults(sections: Mapping[str, Any]) -> Iterator[Fault]:
     drafted = (model is not None and model.speculation is not None) and (depths is None or max(depths) > 0)
     if depths and max(depths) > 0 and model is not None and model.speculation is None:
         yield Fault(("search", "speculative_tokens"), "drafts tokens; state model.speculation, such as {method: mtp}")
-    limited = [index for index, slo in enumerate(sections.get("slo", ())) if Metric.ITL_P99 in slo.limits]
-    for index in limited if drafted else ():
-        yield Fault(
-            ("slo", index), "limits itl_p99, which is not predicted with speculative decoding; limit tpot instead"
-        )
+    for index, slo in enumerate(sections.get("slo", ()) if drafted else ()):
+        for metric in metrics_of(Scope.LATER):
+            if metric is not Metric.TPOT and metric in slo.limits:
+                unpredicted = f"limits {metric}, which is not predicted with speculative decoding; limit tpot instead"
+                yield Fault(("slo", index), unpredicted)
 
 
 def cross_faults(

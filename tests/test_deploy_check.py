@@ -212,6 +212,7 @@ REFUSED: dict[str, tuple[tuple[Case, ...], Ask, str]] = {
     "stages of decode": ((FIRST, replace(LATER, pp=2)), Ask(), "dynamo"),
     "stages of prefill, and an old vLLM": ((APART, LATER), Ask(), "vllm 0.20.1"),
     "stages of prefill": ((APART, LATER), Ask(), "dynamo"),
+    "an engine of two hosts": ((Case("colocated", tp=8, pp=2),), Ask("Llama-3.1-70B", engine="trtllm"), "trtllm"),
     "requests that ranks do not share": ((replace(RANKS, seqs=100),), Ask(MOE), "vllm"),
     "another engine": (PAIR, Ask(engine="sglang"), "vllm"),
     "some ranks": ((Case("colocated", tp=2, dp=2, ep=4, tokens=8192),), Ask(MOE, engine="trtllm"), "trtllm"),

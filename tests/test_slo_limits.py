@@ -62,6 +62,8 @@ def test_every_metric_but_those_of_whole_requests_has_a_formula_and_every_metric
 # --- iTL p99 as a limit of an SLO: counted, judged, predicted and planned for; nothing changes where none is asked fo
 
 ITL = Metric.ITL_P99
+OF_GAPS = sorted({*metrics_of(Scope.LATER)} - {Metric.TPOT})
+"""Metrics of later tokens but their mean, each of which every test below that takes a metric asks for."""
 STEPS = CoefficientSteps((0.1, 0.0, 0.0), (0.01, 0.0, 0.0))
 """A step takes 10 ms, one with a prompt 100 ms or more."""
 
@@ -85,13 +87,13 @@ def test_of_200_gaps_two_may_be_longer(prompts: int, kept: bool) -> None:
     assert within(result, limits_of(itl_p99=0.02))[1:].all()
 
 
-def limited(limit: float | None) -> Instance:
-    return instance_of(problem(slos=(slo(itl_p99=limit),), workload=workload(6.0), space=space()))
+def limited(metric: Metric, limit: float | None) -> Instance:
+    return instance_of(problem(slos=(slo(**{metric: limit}),), workload=workload(6.0), space=space()))
 
 
 @cache
 def unlimited() -> Instance:
-    return limited(None)
+    return limited(ITL, None)
 
 
 def fleets() -> dict[str, Fleet]:
@@ -107,16 +109,17 @@ def fleets() -> dict[str, Fleet]:
     }
 
 
+@pytest.mark.parametrize("metric", OF_GAPS)
 @pytest.mark.parametrize("name", fleets())
-def test_the_formula_accepts_what_the_simulation_accepts(name: str) -> None:
+def test_the_formula_accepts_what_the_simulation_accepts(name: str, metric: Metric) -> None:
     """At limits around what each fleet does: it rejects 10 % of the requests more at most, and in the end both agree.
 
     It takes each prompt to have its steps for itself, so that it may accept limits up to a fifth below.
     """
     fleet = fleets()[name]
-    middle = judge(limited(0.02), fleet, requests=4_000).classes[0].metrics[ITL].p90
+    middle = judge(limited(metric, 0.02), fleet, requests=4_000).classes[0].metrics[metric].p90
     for factor in (0.5, 0.8, 0.95, 1.05, 1.3, 2.0):
-        instance = limited(middle * factor)
+        instance = limited(metric, middle * factor)
         formula = float(evaluate(instance, fleet).attainment[0])
         simulated = judge(instance, fleet, requests=4_000).classes[0].attainment
         assert formula >= simulated - 0.1, factor
@@ -124,10 +127,11 @@ def test_the_formula_accepts_what_the_simulation_accepts(name: str) -> None:
             assert formula == pytest.approx(simulated, abs=0.1), factor
 
 
+@pytest.mark.parametrize("metric", OF_GAPS)
 @pytest.mark.parametrize("name", fleets())
-def test_a_tighter_limit_never_holds_for_more(name: str) -> None:
+def test_a_tighter_limit_never_holds_for_more(name: str, metric: Metric) -> None:
     limits, fleet = np.geomspace(0.004, 1, 9), fleets()[name]
-    shares = [float(evaluate(limited(limit), fleet).attainment[0]) for limit in limits]
+    shares = [float(evaluate(limited(metric, limit), fleet).attainment[0]) for limit in limits]
     assert shares == sorted(shares)
     assert shares[0] < 0.1
     assert shares[-1] == pytest.approx(float(evaluate(unlimited(), fleet).attainment[0]), abs=1e-12)

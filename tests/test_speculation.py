@@ -22,6 +22,7 @@ from costmodel.engine import (
 )
 from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_per_token_per_gpu, weight_bytes_per_gpu
+from costmodel.metric import Metric, Scope, metrics_of
 from costmodel.simulator.steps import cost_steps
 from costmodel.step import StepLoad, step_time_one
 from optimizer.loads.effort import Level
@@ -143,6 +144,7 @@ def test_a_plan_drafts_where_that_saves_and_says_on_what_it_rests(tmp_path: Path
     assert rows == [slow.cost_usd_per_hour]
 
 
-def test_gaps_between_tokens_cannot_be_limited_where_a_step_makes_several(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="itl_p99"):
-        workload(tmp_path, "{method: mtp}", slo="{ttft: 2s, itl_p99: 50ms}")
+@pytest.mark.parametrize("metric", sorted({*metrics_of(Scope.LATER)} - {Metric.TPOT}))
+def test_of_later_tokens_only_tpot_can_be_limited_where_a_step_makes_several(tmp_path: Path, metric: Metric) -> None:
+    with pytest.raises(InputError, match=f"limits {metric}, which is not predicted with speculative decoding"):
+        workload(tmp_path, "{method: mtp}", slo=f"{{ttft: 2s, tpot: 50ms, {metric}: 50ms}}")

@@ -215,9 +215,9 @@ def _pool_faults(deployment: Deployment, pool: DeployedPool) -> Iterator[str]:
         yield f"requests of {longest:,} tokens are longer than the {deployment.own_context:,} positions of the model"
     if (reason := memory_refused(deployment.model, pool.config)) is not None:
         yield reason
-    if pool.nodes > 1 and deployment.options.target == "trtllm":
-        spans = f"an engine of {settings.gpus} GPUs spans {pool.nodes} hosts"
-        yield f"{spans}, which trtllm-serve starts only under MPI"
+    if pool.nodes > 1 and not deployment.target.spans:
+        files = f"the files of {deployment.target.name} start no engine on several"
+        yield f"an engine of {settings.gpus} GPUs spans {pool.nodes} hosts, and {files}"
     if settings.gpus != pool.nodes * gpus:
         yield f"an engine of {settings.gpus} GPUs does not fill {pool.nodes} nodes of {gpus} GPUs"
     rank = settings.tensor * settings.pipeline

@@ -349,7 +349,7 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
         hosts=[host.name for host in hosts.hosts_of(instances)],
         routers=[host.name for host in hosts.router_hosts(instances)],
         router="" if deployment.behind_gateway else fact("router").get(deployment.engine, ""),
-        helm=Raw(kubernetes.router_command(deployment)) if deployment.target.name == "llm-d" else "",
+        helm=Raw(kubernetes.router_command(deployment)) if kubernetes.PICKER_FILE in files else "",
         header=hosts.HEADER,
         labels=[slo.label for slo in deployment.classes] if hosts.class_names(deployment) else [],
         secret=kubernetes.SECRET,
