@@ -135,10 +135,10 @@ def test_a_fleet_with_room_bears_a_replica_but_not_its_only_node() -> None:
         ((3,), (0,), False, True),
     ]
     price = instance.problem.offers[0].usd_per_hour
-    assert [one.spare for one in small.losses] == pytest.approx([price, 3 * price])
+    assert [one.spare for one in small.losses] == pytest.approx([price, price])  # two are enough: two nodes of two
     assert [one.price for one in small.losses] == pytest.approx([2 * price, 0.0])
     assert small.spare_cost("replica", only_where_needed=True) == 0.0
-    assert small.spare_cost("node", only_where_needed=True) == pytest.approx(3 * price)
+    assert small.spare_cost("node", only_where_needed=True) == pytest.approx(price)
 
 
 def test_where_nodes_are_billed_their_spare_is_a_whole_one() -> None:
@@ -247,3 +247,11 @@ def test_the_longest_start_up_is_where_the_goal_is_just_kept() -> None:
     assert day(longest + 5.0).attainment_on_load["default"] < goal
     assert longest_start_up(lambda seconds: seconds <= 100.0) == pytest.approx(100.0, abs=1.0)
     assert longest_start_up(lambda _seconds: True) == DAY
+
+
+def test_two_replicas_of_which_one_is_enough_need_two_nodes_but_no_spare() -> None:
+    found = resilience(*case(2), requests=600)
+    assert [one.held for one in found.losses] == [True, False]  # both stand on one node
+    assert found.losses[1].spare == 0.0
+    sentence = "Spread each pool evenly over nodes of its own, and no spares are needed against the loss of any node."
+    assert sentence in resilience_text(found, 1, 200)

@@ -119,14 +119,22 @@ def resilience(
         fewer = fleet_left(instance, fleet, engines_left)
         return None if fewer is None else run(fewer)
 
+    def with_judgements(cases: Sequence[Loss], done: float, end: float) -> list[Loss]:
+        losses = []
+        for number, case in enumerate(cases):
+            label = f"{case.of} without {plural(case.number, case.what)}"
+            (progress or silent)(label, done + (end - done) * number / len(cases))
+            roles = {pool.role for pool, remaining in zip(fleet.pools, case.left.values(), strict=True) if remaining}
+            serves_none = Role.COLOCATED not in roles and not {Role.PREFILL, Role.DECODE} <= roles
+            losses.append(replace(case, judgement=judged(tuple(case.left.values())), serves_none=serves_none))
+        return losses
+
     whole = run(fleet)
-    cases = list(_losses(instance, fleet, count, needed_engines))
-    losses = []
-    for number, case in enumerate(cases):
-        (progress or silent)(f"{case.of} without {plural(case.number, case.what)}", number / len(cases))
-        roles = {pool.role for pool, remaining in zip(fleet.pools, case.left.values(), strict=True) if remaining}
-        serves_none = Role.COLOCATED not in roles and not {Role.PREFILL, Role.DECODE} <= roles
-        losses.append(replace(case, judgement=judged(tuple(case.left.values())), serves_none=serves_none))
+    losses = with_judgements(list(_replica_losses(instance, fleet, count, needed_engines)), 0.0, 0.5)
+    enough = tuple(
+        loss.left[loss.of] if loss.held else needed for loss, needed in zip(losses, needed_engines, strict=True)
+    )
+    losses += with_judgements(list(_node_losses(instance, fleet, count, enough)), 0.5, 1.0)
     return Resilience(tuple(pool.name for pool in fleet.pools), whole, fleet_cost(instance, fleet), tuple(losses))
 
 
@@ -151,35 +159,52 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
     return replace(longer, rate=judgement.rate)
 
 
-def _losses(instance: Instance, fleet: Fleet, count: int, needed_engines: EngineCounts) -> Iterator[Loss]:
-    """All losses to judge: of replicas of each pool, then of neighboring nodes of each type.
+def _loss(
+    instance: Instance,
+    fleet: Fleet,
+    lost: Sequence[int],
+    *,
+    what: str,
+    number: int,
+    of: str,
+    everything: bool,
+    spare: float,
+) -> Loss:
+    """A loss of engines of every pool, not judged yet."""
+    names, left = (
+        [pool.name for pool in fleet.pools],
+        [pool.replicas - n for pool, n in zip(fleet.pools, lost, strict=True)],
+    )
+    lost_engines, remaining = (dict(zip(names, counts, strict=True)) for counts in (lost, left))
+    price = fleet_cost(instance, fleet.resized(left))
+    return Loss(what, number, of, lost_engines, remaining, everything, price, None, spare)
 
-    Each is of `count` of them, or of all if there are fewer; nodes with the same engines are taken once.
-    """
-    engines, names = np.array([pool.replicas for pool in fleet.pools]), [pool.name for pool in fleet.pools]
 
-    def loss(lost_engines: EngineCounts, *, unit: str, number: int, of: str, everything: bool, spare: float) -> Loss:
-        engines_left = tuple((engines - lost_engines).tolist())
-        price = fleet_cost(instance, fleet.resized(engines_left))
-        lost, remaining = (dict(zip(names, counts, strict=True)) for counts in (lost_engines, engines_left))
-        return Loss(unit, number, of, lost, remaining, everything, price, None, spare)
-
+def _replica_losses(instance: Instance, fleet: Fleet, count: int, needed_engines: EngineCounts) -> Iterator[Loss]:
+    """The loss of `count` replicas of each pool, or of all if there are fewer."""
+    engines = [pool.replicas for pool in fleet.pools]
     for index, pool in enumerate(fleet.pools):
-        number, more = min(count, pool.replicas), engines.copy()
-        more[index] = max(needed_engines[index] + count, pool.replicas)
+        more = [*engines[:index], max(needed_engines[index] + count, pool.replicas), *engines[index + 1 :]]
         spare = fleet_cost(instance, fleet.resized(more)) - fleet_cost(instance, fleet)
-        lost_engines = tuple(number * (k == index) for k in range(engines.size))
-        everything = pool.replicas <= count
-        yield loss(lost_engines, unit="replica", number=number, of=pool.name, everything=everything, spare=spare)
+        number, everything = min(count, pool.replicas), pool.replicas <= count
+        lost = [number * (k == index) for k in range(len(engines))]
+        yield _loss(
+            instance, fleet, lost, what="replica", number=number, of=pool.name, everything=everything, spare=spare
+        )
+
+
+def _node_losses(instance: Instance, fleet: Fleet, count: int, enough: EngineCounts) -> Iterator[Loss]:
+    """The loss of `count` neighboring nodes of each type, or of all if there are fewer; those alike are taken once.
+
+    enough: engines of each pool that are shown to serve the demand, with all of the other pools.
+    """
     for offer, nodes in nodes_of(instance, fleet).items():
         name, number = instance.problem.offers[offer].accelerator.name, min(count, len(nodes))
-        spare, everything = _node_spare_cost(instance, fleet, offer, count, needed_engines), len(nodes) <= count
+        spare, everything = _node_spare_cost(instance, fleet, offer, count, enough), len(nodes) <= count
         windows = [nodes[start : start + number] for start in range(len(nodes) - number + 1)]
         pools = [[pool for pool, _ in set[tuple[int, int]]().union(*window)] for window in windows]
-        for lost_engines in dict.fromkeys(
-            tuple(np.bincount(lost_pools, minlength=engines.size).tolist()) for lost_pools in pools
-        ):
-            yield loss(lost_engines, unit="node", number=number, of=name, everything=everything, spare=spare)
+        for lost in dict.fromkeys(tuple(np.bincount(pool, minlength=len(fleet.pools)).tolist()) for pool in pools):
+            yield _loss(instance, fleet, lost, what="node", number=number, of=name, everything=everything, spare=spare)
 
 
 def nodes_of(instance: Instance, fleet: Fleet) -> dict[int, list[set[tuple[int, int]]]]:
@@ -213,14 +238,14 @@ def engines_against_nodes(needed: int, on_node: int, count: int) -> tuple[int, i
     return engines, nodes
 
 
-def _node_spare_cost(instance: Instance, fleet: Fleet, offer: int, count: int, needed_engines: EngineCounts) -> float:
+def _node_spare_cost(instance: Instance, fleet: Fleet, offer: int, count: int, enough: EngineCounts) -> float:
     """Price of the engines more, each pool on nodes of its own, that make up for any `count` nodes of a type [$/h]."""
     offer_terms = instance.problem.offers[offer]
     size, more, nodes = offer_terms.accelerator.node_size, [pool.replicas for pool in fleet.pools], 0
     for index, pool in enumerate(fleet.pools):
         if int(instance.tables.offer[pool.shape]) == offer:
             gpus = int(instance.tables.gpus[pool.shape])
-            engines, pool_nodes = engines_against_nodes(needed_engines[index], max(size // gpus, 1), count)
+            engines, pool_nodes = engines_against_nodes(enough[index], max(size // gpus, 1), count)
             more[index] = max(engines, pool.replicas)
             nodes += pool_nodes * -(-gpus // size)
     if offer_terms.billing is Billing.NODE:

@@ -28,7 +28,8 @@ UNDECIDED: Final = "Undecided: the goal lies within the 95 % interval of the sha
 METHOD: Final = (
     "Simulated after the loss, with requests routed to what is left; requests that were running at the loss are left "
     "out. Replicas are on nodes as in the deployment files. Spares: the price of the replicas that make up for the "
-    "loss. For the loss of a node, these assume that each pool is spread evenly over nodes of its own."
+    "loss. For the loss of a node, these assume that each pool is spread evenly over nodes of its own, and count on a "
+    "pool that was shown to bear the loss of a replica."
 )
 
 
@@ -159,6 +160,9 @@ def _spares_sentence(resilience: Resilience, unit: str, count: int) -> str:
     extra = [
         f"{hourly(spare)} more ({signed_percent(spare / resilience.cost)})" for spare in (where_needed, everywhere)
     ]
+    breaks = any(not item.held for item in resilience.losses if item.what == unit)
+    if breaks and not where_needed:
+        return f"Spread each pool evenly over nodes of its own, and no spares are needed against {loss}."
     if not everywhere:
         return f"The fleet needs no more spares against {loss}."
     if not where_needed:
