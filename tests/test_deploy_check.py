@@ -206,6 +206,7 @@ def test_every_file_is_compared_and_the_page_names_no_other(name: str) -> None:
 APART, ALONE, FIRST, LATER = Case("prefill", pp=2, seqs=8), Case("colocated"), Case("prefill", seqs=8), Case("decode")
 STAGED, MOE = (Case("colocated", pp=2),), "Qwen3-30B-A3B"
 RANKS, EIGHT = Case("colocated", ep=8, dp=8, tokens=8192), Case("decode", "H200", tp=8)
+WIDE = Case("colocated", "H200", tp=8, seqs=128)
 EAGLE3, NGRAM, TIER = Ask(draft="eagle3", drafted=1), Ask(draft="ngram", drafted=1), Ask(prefix=0.8, tier="200GB")
 REFUSED: dict[str, tuple[tuple[Case, ...], Ask, str]] = {
     "heads split beyond those of decode": ((replace(FIRST, tp=8, tokens=8192), replace(LATER, tp=4)), Ask(MOE), "vllm"),
@@ -225,6 +226,9 @@ REFUSED: dict[str, tuple[tuple[Case, ...], Ask, str]] = {
     "drafts in stages, and an old vLLM": (STAGED, NGRAM, "vllm 0.24.0"),
     "drafts in stages": (STAGED, replace(NGRAM, engine="trtllm"), "trtllm"),
     "drafts of ranks": ((RANKS,), replace(NGRAM, model=MOE, engine="sglang"), "sglang"),
+    "fewer tokens a step than requests": ((replace(WIDE, tokens=100),), Ask(), "vllm"),
+    "fewer tokens a step than drafts": (
+        (replace(WIDE, tokens=256),), Ask("DeepSeek-V3", "fp8", draft="mtp", drafted=3), "vllm"),
     "a tier that engines share": (PAIR, replace(TIER, shared=True), "llm-d"),
     "a tier beside a hand-over": (PAIR, TIER, "dynamo"),
     "a tier smaller than memory": (PAIR, replace(TIER, tier="20GB", engine="sglang"), "sglang"),

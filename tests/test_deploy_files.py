@@ -35,6 +35,7 @@ from reports.deploy.files import (
 )
 from reports.deploy.formats import shell_text
 from search_spaces.bounds import TARGET_NAMES
+from search_spaces.files import shipped_table
 from search_spaces.models import load_model
 from tests.deploy_cases import (
     ENGINES,
@@ -329,21 +330,6 @@ def test_cores_of_a_cpu_stand_in_for_gpus(tmp_path: Path) -> None:
 
 # --- models whose rotary embedding is scaled: every engine is told what it needs to start with the planned context
 
-QWEN3: dict[str, Any] = {
-    "model_type": "qwen3",
-    "num_hidden_layers": 36,
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "intermediate_size": 12288,
-    "hidden_act": "silu",
-    "vocab_size": 151936,
-    "max_position_embeddings": 40_960,
-    "rope_theta": 1_000_000,
-    "tie_word_embeddings": False,
-}
-"""config.json of Qwen/Qwen3-8B."""
 YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
 """What its model card says to add for 131,072 tokens."""
 PUBLIC = "Qwen/Qwen3-8B"
@@ -351,13 +337,12 @@ ABLE = ("vllm", "dynamo", "llm-d", "sglang")
 """Targets whose engines can be told."""
 
 
-def scaled_plan(
-    folder: Path, engine: str, rope: dict[str, Any], length: int = 100_000, name: str = "config.json", **fields: Any
-) -> Plan:
+def scaled_plan(folder: Path, engine: str) -> Plan:
     """A plan whose model is described by a config.json of the user's."""
-    file = folder / name
-    file.write_text(json.dumps({**QWEN3, "rope_scaling": rope, **fields}), "utf-8")
-    pools = (Case("prefill", seqs=8, tokens=8192, length=length), Case("decode", "H200", seqs=32, length=length))
+    published = shipped_table("costmodel", "catalog/models/Qwen3-8B.yaml")["config"]
+    file = folder / "config.json"
+    file.write_text(json.dumps({**published, "rope_theta": 1_000_000, "rope_scaling": YARN}), "utf-8")
+    pools = (Case("prefill", seqs=8, tokens=8192, length=100_000), Case("decode", "H200", seqs=32, length=100_000))
     plan = plan_of(pools, Ask("Qwen3-8B", engine=engine))
     model = {"config": str(file), "weight_dtype": "bf16", "kv_dtype": "bf16"}
     inputs = {**plan.provenance.inputs, "model": model}
@@ -368,7 +353,7 @@ def test_golden_lines(tmp_path: Path) -> None:
     """How each target states it, in both cases."""
     lines = []
     for target in ABLE:
-        plan = scaled_plan(tmp_path, ENGINES[target], YARN)
+        plan = scaled_plan(tmp_path, ENGINES[target])
         for case, more in (("served as described", {}), ("served as published", {"model": PUBLIC})):
             if target == "llm-d" and not more:  # its chart fetches weights by their id only
                 continue
@@ -413,20 +398,8 @@ def test_a_set_has_less_room_for_names() -> None:
     assert "and 37 are allowed" not in str(refusal(by_day(plan), options("llm-d")))
 
 
-@pytest.mark.parametrize(
-    ("ask", "change", "words"),
-    [
-        (Ask(), {"max_num_batched_tokens": 100}, "max_num_batched_tokens 100 is below max_num_seqs 128"),
-        (
-            Ask("DeepSeek-V3", "fp8", draft="mtp", drafted=3),
-            {"max_num_batched_tokens": 256},
-            "max_num_batched_tokens 256 is below 4 x max_num_seqs 128",
-        ),
-        (Ask(), {"max_model_len": 131_088}, "requests of 131,088 tokens are longer than the 131,072 positions"),
-    ],
-    ids=["steps", "drafts", "positions"],
-)
-def test_engines_that_would_not_start_are_refused(ask: Ask, change: dict[str, int], words: str) -> None:
-    plan = plan_of((Case("colocated", "H200", tp=8, seqs=128),), ask)
-    pools = [pool.model_copy(update=change) for pool in plan.pools]
-    assert words in str(refusal(plan.model_copy(update={"pools": pools}), options("vllm")))
+def test_pools_longer_than_the_models_positions_are_refused() -> None:
+    plan = plan_of((Case("colocated"),))
+    longer = plan.model_copy(update={"pools": [plan.pools[0].model_copy(update={"max_model_len": 131_088})]})
+    said = str(refusal(longer, options("vllm")))
+    assert "requests of 131,088 tokens are longer than the 131,072 positions" in said
