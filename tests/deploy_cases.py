@@ -242,54 +242,47 @@ def fits(deployment: Deployment) -> bool:
     return all(memory_refused(deployment.model, pool.config) is None for pool in deployment.pools)
 
 
-def lengths_plan(engine: str = "vllm") -> Plan:
-    """Short prompts go to one prefill pool, long ones to another, and all into one decode pool."""
-    pools = (Case("prefill", seqs=8), Case("prefill", "H200", seqs=8), Case("decode", "H200", seqs=128))
-    plan = plan_of(pools, Ask(engine=engine))
-    parts = ({"prefill-1": 1.0}, {"prefill-2": 1.0})
-    routes = [route.model_copy(update={"prefill": part}) for route, part in zip(plan.routing, parts, strict=True)]
+def with_routes(plan: Plan, *changes: dict[str, Any]) -> Plan:
+    """The plan whose routes have these changes each."""
+    routes = [route.model_copy(update=change) for route, change in zip(plan.routing, changes, strict=True)]
     return plan.model_copy(update={"routing": routes})
 
 
-def parted_plan(engine: str = "vllm", long_on_small: float = 0.1, prefix: float = 0.0) -> Plan:
-    """Colocated pools by length: short prompts on two L40S, long ones on an H100 but for a part."""
+def served_by(part: dict[str, float], **more: Any) -> dict[str, Any]:
+    """A change of a route: both stages of its requests are served by these pools."""
+    return {"prefill": part, "decode": part, **more}
+
+
+def lengths_plan() -> Plan:
+    """Short prompts go to one prefill pool, long ones to another, and all into one decode pool."""
+    pools = (Case("prefill", seqs=8), Case("prefill", "H200", seqs=8), Case("decode", "H200", seqs=128))
+    return with_routes(plan_of(pools), {"prefill": {"prefill-1": 1.0}}, {"prefill": {"prefill-2": 1.0}})
+
+
+def parted_plan(engine: str = "vllm", prefix: float = 0.0) -> Plan:
+    """Colocated pools by length: short prompts on two L40S, long ones on an H100 but for a tenth."""
     pools = (Case("colocated", "L40S", replicas=2), Case("colocated", tokens=8192))
-    short = {"colocated-1": 1.0}
-    long = {"colocated-1": long_on_small, "colocated-2": 1.0 - long_on_small}
-    return _routed(plan_of(pools, Ask(engine=engine, prefix=prefix)), (short, long))
+    short, long = {"colocated-1": 1.0}, {"colocated-1": 0.1, "colocated-2": 0.9}
+    return with_routes(plan_of(pools, Ask(engine=engine, prefix=prefix)), served_by(short), served_by(long))
 
 
 def classes_plan() -> Plan:
     """Every SLO class has a colocated pool of its own, and both have prompts of the same lengths."""
     plan = plan_of((Case("colocated", tokens=8192), Case("colocated", "L40S")))
-    first, second = {"colocated-1": 1.0}, {"colocated-2": 1.0}
-    routes = [
-        route.model_copy(update={"slo_class": name, "share": 0.25, "prefill": parts, "decode": parts})
-        for name, parts in (("interactive", first), ("Day & night", second))
-        for route in plan.routing
-    ]
-    classes = [plan.classes[0].model_copy(update={"name": name}) for name in ("interactive", "Day & night")]
-    return plan.model_copy(update={"routing": routes, "classes": classes})
+    names = {"interactive": "colocated-1", "Day & night": "colocated-2"}
+    changes = [served_by({pool: 1.0}, slo_class=name, share=0.25) for name, pool in names.items() for _ in plan.routing]
+    classes = [plan.classes[0].model_copy(update={"name": name}) for name in names]
+    return with_routes(plan.model_copy(update={"routing": plan.routing * 2, "classes": classes}), *changes)
 
 
-def two_classes(engine: str = "vllm") -> Plan:
+def two_classes() -> Plan:
     """Short requests are interactive, long ones batch, with a limit on the whole request alone."""
-    plan = plan_of(PAIR, Ask(engine=engine))
+    plan = plan_of(PAIR)
     first = plan.classes[0].model_copy(update={"name": "interactive", "share": 0.5})
     whole = MetricResult(limit_s=60.0, quantiles_s=Quantiles(20.0, 40.0, 45.0, 55.0))
     limits = {"ttft_limit_s": math.nan, "tpot_limit_s": math.nan, "metrics": {Metric.E2E: whole}}
-    second = first.model_copy(update={"name": "Day & night", **limits})
-    names = ("interactive", "Day & night")
-    routes = [route.model_copy(update={"slo_class": name}) for route, name in zip(plan.routing, names, strict=True)]
-    return plan.model_copy(update={"classes": [first, second], "routing": routes})
-
-
-def _routed(plan: Plan, parts: tuple[dict[str, float], ...]) -> Plan:
-    routes = [
-        route.model_copy(update={"prefill": part, "decode": part})
-        for route, part in zip(plan.routing, parts, strict=True)
-    ]
-    return plan.model_copy(update={"routing": routes})
+    classes = [first, first.model_copy(update={"name": "Day & night", **limits})]
+    return with_routes(plan.model_copy(update={"classes": classes}), *({"slo_class": one.name} for one in classes))
 
 
 DENSE, SPARSE = Ask("Llama-3.1-405B", "fp8"), Ask("DeepSeek-V3", "fp8")
