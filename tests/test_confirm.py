@@ -11,7 +11,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from costmodel.engine import Role
 from costmodel.simulator.fleet import SimulatedFleet
 from costmodel.simulator.metrics import TAIL, Overload
 from costmodel.simulator.run import simulate
@@ -46,7 +45,7 @@ from optimizer.verification.judge import MOST_RUNS, Judgement, Rule, Run, judge_
 from optimizer.verification.record import with_simulated_headroom
 from optimizer.verification.verify import Loop
 from tests.optimizer_cases import instance_of, judged_class, problem, slo, workload
-from tests.small_fleets import apart, pool, small
+from tests.small_fleets import alone, apart, small
 
 TRUTH = 0.9242
 """Share of the fleet below within its SLO, in eight runs of 100,000 requests (0.9226 to 0.9262)."""
@@ -59,7 +58,7 @@ def marginal(goal: float) -> tuple[Instance, Fleet]:
     instance = instance_of(
         problem(workload=workload(rate=3.4, buckets=((1000, 2, 0.7), (4000, 2, 0.3))), slos=(limits,))
     )
-    return instance, Fleet((pool(instance, "colocated-1", Role.COLOCATED, 1),))
+    return instance, alone(instance, 1)
 
 
 def judgement(share: float, low: float, high: float, goal: float = 0.9, growth: float = 0.0) -> Judgement:
@@ -217,12 +216,8 @@ def test_a_crowd_that_still_drains_gets_a_run_twice_as_long(
 # --- how long a fleet is simulated: until its queues have forgotten; and what its pools can take by then
 
 
-def two_replicas(instance: Instance) -> Fleet:
-    return Fleet((pool(instance, "colocated-1", Role.COLOCATED, 2),))
-
-
 def test_a_queue_remembers_as_a_brownian_motion_does() -> None:
-    instance, fleet = small(), two_replicas(small())
+    instance, fleet = small(), alone(small(), 2)
     busy = evaluate(instance, fleet).states[0].utilization
     engines, weight = fleet.pools[0], instance.flows.share / instance.flows.share.sum()
     work = instance.tables.prefill_time[engines.shape, engines.chunk]
@@ -233,7 +228,7 @@ def test_a_queue_remembers_as_a_brownian_motion_does() -> None:
 
 def test_batches_remember_requests_that_are_longer_than_a_mean_one() -> None:
     instance = instance_of(problem(workload=workload(1.0, ((500.0, 20.0, 0.9), (500.0, 2000.0, 0.1)))))
-    flows, fleet = instance.flows, two_replicas(instance)
+    flows, fleet = instance.flows, alone(instance, 2)
     mean, square = (float(flows.share @ flows.osl**power / flows.share.sum()) for power in (1, 2))
     relaxation = pool_state(instance, fleet.pools[0], 1.0).relaxation
     assert square / mean**2 > 2.0

@@ -27,7 +27,7 @@ from optimizer.verification.judge import Judgement, judge_demands, pool_behind, 
 from optimizer.verification.simulated_plan import LOADS, Curve, fleet_use, goodput, judge, latency_curve
 from search_spaces.loader import load_problem, problem_of
 from tests.optimizer_cases import instance_of, judged_class, problem, slo, workload
-from tests.small_fleets import apart, pool
+from tests.small_fleets import alone, apart, pool
 
 REQUESTS = 4000
 
@@ -43,14 +43,6 @@ def three_pools(instance: Instance, share: float) -> Fleet:
     parts = (("prefill-1", Role.PREFILL, share), ("decode-1", Role.DECODE, share))
     rest = pool(instance, "colocated-1", Role.COLOCATED, 1, 1.0 - share)
     return Fleet((*(pool(instance, name, role, 1, route) for name, role, route in parts), rest))
-
-
-def colocated(instance: Instance) -> Fleet:
-    return Fleet((pool(instance, "colocated-1", Role.COLOCATED, 2),))
-
-
-def two_engines_for_prompts(instance: Instance) -> Fleet:
-    return apart(instance, 2, 1)
 
 
 def test_requests_go_where_the_plan_routes_them() -> None:
@@ -89,7 +81,9 @@ def test_one_pool_that_falls_behind_is_enough() -> None:
     assert judge(instance, kept, requests=8000).proven
 
 
-@pytest.mark.parametrize("build", [colocated, two_engines_for_prompts])
+@pytest.mark.parametrize(
+    "build", [lambda instance: alone(instance, 2), lambda instance: apart(instance, 2, 1)], ids=["colocated", "apart"]
+)
 def test_simulation_and_analysis_agree(build: object) -> None:
     """At moderate load: TPOT medians within 10 %, TTFT p90 within a factor 1.6, attainment within 2 points."""
     instance = small()
@@ -149,7 +143,7 @@ def test_runs_are_doubled_until_they_decide_and_a_search_gives_up_sooner(
 @pytest.mark.parametrize(("replicas", "behind"), [((1, 20), 0), ((20, 1), 1), ((6, 1), 1)])
 def test_the_stage_that_is_too_small_falls_behind(replicas: tuple[int, int], behind: int) -> None:
     """Prompts that wait are in the prefill pool, computed ones in the decode pool, even where (6, 1) few can wait."""
-    pools = two_engines_for_prompts(small()).pools
+    pools = apart(small(), 2, 1).pools
     starved = Fleet(tuple(replace(engines, replicas=n) for engines, n in zip(pools, replicas, strict=True)))
     judgement = judge(small(), starved, requests=1500, volume=60.0)
     assert judgement.overload.overloaded

@@ -13,8 +13,6 @@ from benchmarks.reference.lone_steps import step_seconds
 from costmodel.engine import (
     Draft,
     EngineConfig,
-    Parallelism,
-    Role,
     Speculation,
     draft_layer,
     tokens_per_step,
@@ -28,10 +26,11 @@ from optimizer.loads.effort import Level
 from optimizer.recommend.optimize import optimize
 from reports.verdict import speculation_sentence
 from search_spaces.catalog import load_catalog
-from search_spaces.engines import load_engine_memory, load_serving_policy
+from search_spaces.engines import load_serving_policy
 from search_spaces.loader import load_problem
 from search_spaces.models import load_model
 from search_spaces.problem import Problem
+from tests.toy import toy_config
 
 R1, LLAMA = load_model("DeepSeek-R1"), load_model("Llama-3.1-8B")
 OVERHEAD = load_serving_policy("vllm").overhead
@@ -48,18 +47,8 @@ search: {{preset: quick, tensor_parallel: [1], pipeline_parallel: [1], roles: [c
 
 
 def config(speculation: Speculation | None, *, tensor: int = 8) -> EngineConfig:
-    return EngineConfig(
-        accelerator=load_catalog().accelerator("H200"),
-        role=Role.COLOCATED,
-        parallelism=Parallelism(tensor),
-        weight_dtype="fp8",
-        kv_dtype="bf16",
-        max_num_seqs=256,
-        max_num_batched_tokens=8192,
-        max_model_len=16384,
-        memory=load_engine_memory("vllm"),
-        speculation=speculation,
-    )
+    h200 = load_catalog().accelerator("H200")
+    return toy_config(h200, tensor=tensor, weight_dtype="fp8", max_model_len=16384, speculation=speculation)
 
 
 def workload(

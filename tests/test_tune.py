@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.effort import Wish
 from optimizer.plans.plan import Plan, parse_plan
@@ -20,7 +19,7 @@ from reports.answers.plan_details import OF_LIMIT, front_section
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, problem, space, workload
 from tests.running import Done, tiny, within
-from tests.small_fleets import pool, small
+from tests.small_fleets import alone, small
 
 SIZES = (4, 3, 5)
 
@@ -61,7 +60,7 @@ def test_tuning_takes_only_what_is_proven_and_not_dearer() -> None:
     limited = problem(workload=workload(rate=6.0), space=wide, constraints=Constraints(max_gpus=3))
     instance = instance_of(limited)
     bench = Bench(instance, 0, 1000)
-    winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2, chunk=1),)))
+    winner = bench.verdict(alone(instance, 2, chunk=1))
     assert winner.held
     found = tuned(bench, winner, Wish(12))
     assert found.winner.held
@@ -140,11 +139,10 @@ def test_the_plan_stays_the_cheapest_that_holds_and_every_view_shows_what_costs_
 # --- a tuning study that is kept, and how a second run goes on
 
 
-def tuning(study: str | None, looks: int = 3, rate: float = 6.0) -> Tuned:
-    instance = small(rate)
+def tuning(study: str | None) -> Tuned:
+    instance = small()
     bench = Bench(instance, 0, 1000)
-    winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
-    return tuned(bench, winner, Wish(looks, study=study))
+    return tuned(bench, bench.verdict(alone(instance, 2)), Wish(3, study=study))
 
 
 @pytest.mark.parametrize("form", ["sqlite:///", "journal:"])
