@@ -301,14 +301,18 @@ OWN: dict[str, Any] = {"namespace": "serving", "labels": {"H100": "MY-H100"}, "i
 """Options of one's own."""
 
 
+def with_inputs(plan: Plan, **sections: Any) -> Plan:
+    """The plan of a workload file with these sections."""
+    inputs = plan.provenance.inputs | sections
+    return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"inputs": inputs})})
+
+
 def by_day(plan: Plan) -> Plan:
     """The plan of a day whose quietest hour has a tenth of the planned rate."""
-    inputs = json.loads(json.dumps(plan.provenance.inputs))
     rate = plan.workload.request_rate_rps
-    del inputs["workload"]["request_rate"]
-    inputs["workload"]["diurnal"] = {"requests_per_second_by_hour": [0.1 * rate] * 6 + [rate] * 18, "percentile": 100}
-    source = plan.provenance.model_copy(update={"inputs": inputs})
-    return plan.model_copy(update={"provenance": source})
+    hours = {"requests_per_second_by_hour": [0.1 * rate] * 6 + [rate] * 18, "percentile": 100}
+    demand = {key: value for key, value in plan.provenance.inputs["workload"].items() if key != "request_rate"}
+    return with_inputs(plan, workload=demand | {"diurnal": hours})
 
 
 BULKY = r"(?!benchmark/workload|planner-|monitoring/dashboard)"

@@ -52,6 +52,7 @@ from tests.deploy_cases import (
     parted_plan,
     plan_of,
     started,
+    with_inputs,
 )
 from tests.golden_files import assert_golden
 from tests.test_balancing import judged, simulated
@@ -345,8 +346,7 @@ def scaled_plan(folder: Path, engine: str) -> Plan:
     pools = (Case("prefill", seqs=8, tokens=8192, length=100_000), Case("decode", "H200", seqs=32, length=100_000))
     plan = plan_of(pools, Ask("Qwen3-8B", engine=engine))
     model = {"config": str(file), "weight_dtype": "bf16", "kv_dtype": "bf16"}
-    inputs = {**plan.provenance.inputs, "model": model}
-    return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"inputs": inputs})})
+    return with_inputs(plan, model=model)
 
 
 def test_golden_lines(tmp_path: Path) -> None:
