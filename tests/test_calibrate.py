@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,13 +41,10 @@ def run_at(isl: float, osl: float, load: float, **changes: object) -> MeasuredRu
     return replace(run, **changes)
 
 
-def synthetic(
-    scales: Scales, points: Sequence[tuple[float, float, float]] = POINTS, noise: float = 0.0
-) -> list[MeasuredRun]:
+def synthetic(scales: Scales, noise: float = 0.0, setup: Setup = SETUP) -> list[MeasuredRun]:
     """Runs with the times that the model predicts under `scales`."""
-    runs = [run_at(*point) for point in points]
-    rows = measured(runs, SETUP)[0]
-    times = predictor(rows, CATALOG)(scales).reshape(-1, 2)
+    runs = [run_at(*point) for point in POINTS]
+    times = predictor(measured(runs, setup)[0], CATALOG)(scales).reshape(-1, 2)
     times = times * np.exp(np.random.default_rng(1).normal(0.0, noise, times.shape))
     return [
         replace(run, ttft=Latency(float(ttft)), tpot=Latency(float(tpot)))
@@ -56,14 +52,10 @@ def synthetic(
     ]
 
 
-@pytest.fixture(scope="module")
-def slower() -> Calibration:
-    """A machine that is slower in every way, measured with 3 % noise."""
+def test_scales_of_a_slower_machine_are_found() -> None:
+    """One that is slower in every way, measured with 3 % noise."""
     truth = Scales(compute=0.85, memory=0.88, host=1.6, arrival=2.0)
-    return calibrate(synthetic(truth, noise=0.03), SETUP, "synthetic")
-
-
-def test_scales_of_a_slower_machine_are_found(slower: Calibration) -> None:
+    slower = calibrate(synthetic(truth, noise=0.03), SETUP, "synthetic")
     found = slower.fit.scales
     assert slower.fit.free == ("memory", "compute", "host", "arrival")
     assert found.compute == pytest.approx(0.85, abs=0.05)
@@ -195,12 +187,7 @@ def test_fp4_is_advised_only_where_it_runs() -> None:
     """Times of FP4 weights: on H100, which has no units for them, INT4 explains them as well."""
     for gpu, dtype in (("H100", "int4"), ("B200", "fp4")):
         setup = replace(SETUP, accelerator=CATALOG.accelerator(gpu))
-        small = replace(setup, weight_dtype="fp4")
-        runs = [run_at(*point) for point in POINTS]
-        times = predictor(measured(runs, small)[0], CATALOG)(Scales()).reshape(-1, 2).tolist()
-        runs = [
-            replace(run, ttft=Latency(ttft), tpot=Latency(tpot)) for run, (ttft, tpot) in zip(runs, times, strict=True)
-        ]
+        runs = synthetic(Scales(), setup=replace(setup, weight_dtype="fp4"))
         advice = nearer_precision(runs, replace(setup, weight_dtype="bf16"), 2 * len(runs))
         assert advice.startswith(f"with --weight-dtype {dtype} ")
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import math
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from benchmarks.make_prices import SPELLINGS, quotes_of, read_table
 from costmodel.accelerator import KERNEL_CLASSES, KernelEfficiency, Origin, PriceBasis
 from costmodel.errors import InputError
 from costmodel.units import GIGA, TERA
@@ -186,19 +184,10 @@ def test_efficiency_is_own_then_wider_then_relative_then_default() -> None:
 # --- prices
 
 
-@pytest.fixture(scope="module")
-def make_prices(root: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_prices", root / "benchmarks" / "make_prices.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["make_prices"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_catalogs_quotes_are_what_the_script_makes(make_prices: ModuleType, data: Path) -> None:
-    quotes = list(make_prices.quotes_of(make_prices.read_table(data / "prices" / "gpu_prices.csv")))
+def test_the_catalogs_quotes_are_what_the_script_makes(data: Path) -> None:
+    quotes = list(quotes_of(read_table(data / "prices" / "gpu_prices.csv")))
     names = {quote.accelerator for quote in quotes}
     made = {name: tuple(quote for quote in quotes if quote.accelerator == name) for name in names}
     shipped = shipped_quotes()
-    assert set(made) == set(make_prices.SPELLINGS)
+    assert set(made) == set(SPELLINGS)
     assert {name: shipped[name] for name in made} == made

@@ -238,15 +238,9 @@ def test_batches_remember_requests_that_are_longer_than_a_mean_one() -> None:
 
 
 def rows(time: float, slots: float) -> list[Binding]:
+    late = "prefill-1 can take 43 % more load: beyond that, prompts wait too long."
     return [
-        binding(
-            "time",
-            "prefill-1",
-            time,
-            1.0,
-            "1",
-            "prefill-1 can take 43 % more load: beyond that, prompts wait too long.",
-        ),
+        binding("time", "prefill-1", time, 1.0, "1", late),
         binding("slots", "decode-1", slots, 1.0, "1", "decode-1 can take 145 % more load: others wait."),
         binding("budget", "fleet", 24.0, 25.0, "$/h", "$24.00/h used; the budget is $25.00/h."),
     ]

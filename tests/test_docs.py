@@ -133,16 +133,11 @@ def test_python_of_the_readme_runs(
 # --- the appendix on accuracy says what the catalog's record of errors says, which a report shows under Trust
 
 
-@pytest.fixture
-def section(root: Path) -> list[list[str]]:
-    """Cells of the table by accelerator and mode, as the appendix has it."""
-    page = (root / "docs" / "appendix" / "accuracy.md").read_text("utf-8")
+def test_the_table_by_accelerator_is_the_catalogs_record() -> None:
+    page = (ROOT / "docs" / "appendix" / "accuracy.md").read_text("utf-8")
     text = page.split("## By accelerator and mode")[1].split("\n## ")[0]
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
-
-
-def test_the_table_by_accelerator_is_the_catalogs_record(section: list[list[str]]) -> None:
+    rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    section = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     record = shipped_errors()["held_out_on"]
     assert len(section) == len(record) > 20
     for cells, one in zip(section, record, strict=True):

@@ -75,10 +75,6 @@ def replicas(fleet: Fleet) -> int:
     return sum(pool.replicas for pool in fleet.pools)
 
 
-def one_replica_misses(_instance: Instance, fleet: Fleet) -> tuple[float, str]:
-    return MISSED if replicas(fleet) == 1 else KEPT
-
-
 def one_replica_until(rate: float) -> Look:
     """One replica misses beyond a rate, though the formulas promise more of it."""
     return lambda instance, fleet: MISSED if replicas(fleet) == 1 and instance.flows.rate.sum() > rate else KEPT
@@ -156,7 +152,7 @@ def swept(
 @pytest.mark.parametrize("effort", [ScenarioEffort.SIMPLE, ScenarioEffort.FULL])
 def test_rows_that_differ_in_prices_share_a_simulation(tight: Problem, judge: Judge, effort: ScenarioEffort) -> None:
     plain = swept(tight, 0, "price.H100=1:4:7", effort=effort)
-    looked = judge(one_replica_misses)
+    looked = judge(one_replica_until(0.0))
     rows = swept(tight, 4, "price.H100=1:4:7", effort=effort)
     keys = [tuple((pool.shape, pool.chunk, pool.replicas) for pool in fleet.pools) for fleet in looked]
     assert len(looked) == len(set(keys)) < len(rows)
