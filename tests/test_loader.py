@@ -260,7 +260,7 @@ LAUGHS = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10
         ("a: " + "[" * 5000, "is nested deeper than 50 levels"),
         ("a: " + "{a: " * 5000, "is nested deeper than 50 levels"),
         ("\n".join(["a0: &a0 [x, x, x, x, x, x, x, x, x, x]", *LAUGHS]), r"aliases \(\*name\) repeat more than"),
-        ("name: !!python/object/apply:os.system 'touch pwned'\n", r"^w\.yaml:1:.*not allowed"),
+        ("name: !!python/object/apply:os.system 'touch pwned'\n", r"w\.yaml:1:.*not allowed"),
     ],
     ids=["lists", "mappings", "a billion laughs", "a tag"],
 )
