@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from costmodel.calibration import Scales, above_physics, least_tpot, least_ttft
 from costmodel.errors import InputError
 from costmodel.memory import weight_bytes_per_gpu
-from pdplan.cli import cli
-from pdplan.console import Console
 from search_spaces.calibration import Calibration, Setup, calibrate, measured, nearer_precision, predictor
 from search_spaces.catalog import load_catalog
 from search_spaces.measurements import Latency, MeasuredRun, Workers
 from search_spaces.models import load_model
+from tests.bad_input_cases import refused
+from tests.running import within
 
 CATALOG = load_catalog()
 MODEL = "Llama-3.1-8B"
@@ -143,8 +142,7 @@ def test_unusable_runs_are_named(changes: dict[str, object], reason: str) -> Non
 FOLDER = Path(__file__).resolve().parent / "benchmark_results"
 
 
-def invoke(*words: str) -> Result:
-    return CliRunner().invoke(cli, ["calibrate", *words], obj=Console("pdplan calibrate ..."))
+MACHINE = ("--model", MODEL, "--gpu", "H100")
 
 
 @pytest.mark.parametrize(
@@ -159,8 +157,8 @@ def test_results_of_runs_and_of_steps_become_a_catalog_file(
 ) -> None:
     target, result = tmp_path / "overlay.yaml", tmp_path / name
     result.write_text("".join((FOLDER / name).read_text("utf-8").splitlines(keepends=True)[:lines]), "utf-8")
-    done = invoke(str(result), "--model", MODEL, "--gpu", "H100", "-o", str(target), "--json")
-    assert done.exit_code == 0, done.output
+    done = within("calibrate", result, *MACHINE, "-o", target, "--json")
+    assert done.returncode == 0, done.stderr
     value = json.loads(done.stdout)
     assert value["schema"] == "pdplan.calibration/1"
     assert [name for name, item in value["scales"].items() if item["fitted"]] == fitted
@@ -176,11 +174,11 @@ def test_results_of_runs_and_of_steps_become_a_catalog_file(
 def test_one_row_has_no_error_of_rows_left_out(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     result.write_text((FOLDER / "vllm_bench_serve.json").read_text("utf-8").splitlines()[0], "utf-8")
-    page = invoke(str(result), "--model", MODEL, "--gpu", "H100").stdout
+    page = within("calibrate", result, *MACHINE).stdout
     assert "A single row does not show how well the fit predicts others." in page
     assert "held out" not in page
-    refused = invoke(str(result), "--model", MODEL, "--gpu", "H100", "--tp", "3").exception
-    assert str(refused) == "Llama-3.1-8B cannot run on H100: TP 3 does not divide 32 attention heads"
+    said = "Llama-3.1-8B cannot run on H100: TP 3 does not divide 32 attention heads\n"
+    assert refused(within("calibrate", result, *MACHINE, "--tp", 3)) == said
 
 
 def test_fp4_is_advised_only_where_it_runs() -> None:
@@ -220,17 +218,16 @@ def test_a_fit_that_explains_nothing_is_refused_and_nothing_is_written(
     ]
     runs.write_text("\n".join(map(json.dumps, lines)), "utf-8")
     target = tmp_path / "overlay.yaml"
-    words = (str(runs), "--model", MODEL, "--gpu", "H100", "-o", str(target))
-    done = invoke(*words, "--json")
-    assert isinstance(done.exception, InputError)  # exit code 2
-    assert "no machine of this type explains these results" in str(done.exception)
-    assert "(--force keeps the fit)" in str(done.exception)
-    assert len(str(done.exception)) < 300
+    words = ("calibrate", runs, *MACHINE, "-o", target)
+    done = within(*words, "--json")
+    assert (done.returncode, len(done.stderr) < 300) == (2, True)
+    assert "no machine of this type explains these results" in done.stderr
+    assert "(--force keeps the fit)" in done.stderr
     value = json.loads(done.stdout)
-    assert value["refusal"] in str(done.exception)
+    assert value["refusal"] in done.stderr
     assert (value["explained"], value["overlay"]) == (False, None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs.jsonl"]
-    forced = invoke(*words, "--force", "--json")
-    assert forced.exit_code == 0, forced.output
+    forced = within(*words, "--force", "--json")
+    assert forced.returncode == 0, forced.stderr
     assert json.loads(forced.stdout)["overlay"] == str(target)
     assert load_catalog(target).accelerator("H100").name == "H100"
