@@ -109,6 +109,10 @@ def plan_of(pools: tuple[Case, ...] = PAIR, ask: Ask | None = None) -> Plan:
     return parse_plan(json.dumps(text).encode())
 
 
+DEGREES = {"tensor_parallel": "tp", "pipeline_parallel": "pp", "expert_parallel": "ep", "data_parallel": "dp"}
+"""Keys of a search space, as small as the engines of a plan allow, and fields of a case."""
+
+
 def _pool(case: Case, name: str, ask: Ask) -> dict[str, Any]:
     return {
         **TEMPLATE["pools"][0],
@@ -117,10 +121,7 @@ def _pool(case: Case, name: str, ask: Ask) -> dict[str, Any]:
         "accelerator": case.gpu,
         "replicas": case.replicas,
         "spare_replicas": 0,
-        "tensor_parallel": case.tp,
-        "pipeline_parallel": case.pp,
-        "expert_parallel": case.ep,
-        "data_parallel": case.dp,
+        **{degree: getattr(case, short) for degree, short in DEGREES.items()},
         "gpus": case.replicas * case.tp * case.pp * case.dp,
         "weight_dtype": ask.weight_dtype,
         "kv_dtype": ask.kv_dtype,
@@ -132,15 +133,12 @@ def _pool(case: Case, name: str, ask: Ask) -> dict[str, Any]:
     }
 
 
-DEGREES = {"tensor_parallel": "tp", "pipeline_parallel": "pp", "expert_parallel": "ep", "data_parallel": "dp"}
-"""Keys of a search space, as small as the engines of a plan allow, and fields of a case."""
-
-
 def _inputs(pools: tuple[Case, ...], ask: Ask) -> dict[str, Any]:
     model: dict[str, Any] = {"name": ask.model, "weight_dtype": ask.weight_dtype, "kv_dtype": ask.kv_dtype}
     if ask.draft:
         weights = {"draft_model": ask.draft_model} if ask.draft_model else {}
         model["speculation"] = {"method": ask.draft, "acceptance": [0.8, 0.6], **weights}
+    tier = {"capacity_per_gpu": ask.tier, "bandwidth": "50GB/s", "shared": ask.shared}
     return {
         "schema": "pdplan.workload/1",
         "name": "case",
@@ -158,11 +156,7 @@ def _inputs(pools: tuple[Case, ...], ask: Ask) -> dict[str, Any]:
         "accelerators": sorted({case.gpu for case in pools}),
         "engine": ask.engine,
         "search": {name: sorted({1, *(getattr(case, short) for case in pools)}) for name, short in DEGREES.items()},
-        **(
-            {"kv_cache_tier": {"capacity_per_gpu": ask.tier, "bandwidth": "50GB/s", "shared": ask.shared}}
-            if ask.tier
-            else {}
-        ),
+        **({"kv_cache_tier": tier} if ask.tier else {}),
     }
 
 
