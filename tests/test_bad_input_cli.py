@@ -51,10 +51,9 @@ def test_a_plan_and_its_deployment_go_to_different_folders(tmp_path: Path) -> No
 @pytest.mark.parametrize(("limit", "value"), [("ttft", "1ms"), ("tpot", "0.1ms")])
 def test_an_slo_below_the_floor_says_by_how_much(limit: str, value: str, tmp_path: Path) -> None:
     done = optimize_within(tmp_path, problem(**{f"slo__{limit}": value}))
-    said = refused(
-        done, limit, f"{value.removesuffix('ms')} ms of class", "the fastest engine, idle, needs", code=INFEASIBLE
-    )
-    assert float(said.split(" ms for ")[0].split()[-1]) > float(value.removesuffix("ms"))
+    number = value.removesuffix("ms")
+    said = refused(done, limit, f"{number} ms of class", "the fastest engine, idle, needs", code=INFEASIBLE)
+    assert float(said.split(" ms for ")[0].split()[-1]) > float(number)
     assert (" input tokens; " in said) == (limit == "ttft")
 
 
@@ -205,8 +204,4 @@ def test_a_bad_file_is_told_with_its_line(tmp_path: Path, case: dict[str, str]) 
     message = str(caught.value)
     assert case["says"] in message
     assert str(path) in message
-    assert "\n" not in message or case["file"] in {
-        "catalog.yaml",
-        "quotes.csv",
-        "terms.yaml",
-    }  # the line, or all faults
+    assert "\n" not in message or case["file"] in {"catalog.yaml", "quotes.csv", "terms.yaml"}  # with all faults

@@ -111,9 +111,8 @@ def next_month(price: float) -> Contract:
 @pytest.mark.parametrize(("price", "level"), [(1.9, 2), (1.7, 2), (1.5, 3), (1.3, 3), (1.1, 4), (0.7, 5), (0.3, 6)])
 def test_the_level_reserved_is_the_newsvendor_quantile(price: float, level: int) -> None:
     """2 to 6 GPUs are needed, each as likely: P(need >= n) = 1, 1, 0.8, 0.6, 0.4, 0.2: n pays above p / 2."""
-    found = bought(
-        terms(next_month(price), rate=2.0, months=2, growth={0.5 * k: 0.2 for k in range(5)}, decide_every=2)
-    )
+    growth = {0.5 * k: 0.2 for k in range(5)}
+    found = bought(terms(next_month(price), rate=2.0, months=2, growth=growth, decide_every=2))
     chance = [1.0, 1.0, 0.8, 0.6, 0.4, 0.2]
     assert level == sum(share > price / 2.0 for share in chance)
     assert sum(one.count for one in found.now) == level

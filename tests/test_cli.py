@@ -188,10 +188,8 @@ def test_gpus_lists_the_catalog() -> None:
     lines = {line.split()[0]: line for line in table.stdout.splitlines() if line}
     for entry in listed:  # the price that plans use: L40S at 1.275, not 1.28
         unquoted = "borrowed_from" in entry["price"] or entry["price"]["origin"] == "assumed"
-        star = "*" if unquoted else ""
-        assert f" {listed_price(entry['price']['usd_per_hour'])[1:-2]}{star} " in f"{lines[entry['name']]} ", entry[
-            "name"
-        ]
+        price = listed_price(entry["price"]["usd_per_hour"])[1:-2] + "*" * unquoted
+        assert f" {price} " in f"{lines[entry['name']]} ", entry["name"]
     assert "$2.8973/h" in within("gpus", "A100-40").stdout
 
 
@@ -250,9 +248,7 @@ main(sys.argv[1:])
 
 @pytest.mark.parametrize(("flags", "traceback"), [((), False), (("-v",), True)])
 def test_a_bug_is_exit_code_70_and_says_how_to_report_it(flags: tuple[str, ...], traceback: bool) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BUG, "gpus", *flags], capture_output=True, text=True, check=False, cwd=ROOT
-    )
+    done = pdplan("gpus", *flags, code=BUG)
     assert (done.returncode, done.stdout) == (70, "")
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("pdplan: error: this is a bug of pdplan")

@@ -55,9 +55,7 @@ TRUTH = 0.9242
 def marginal(goal: float) -> tuple[Instance, Fleet]:
     """One engine that answers with two tokens: cheap to simulate."""
     limits = slo(ttft=0.1333, tpot=5.0, attainment=goal)
-    instance = instance_of(
-        problem(workload=workload(rate=3.4, buckets=((1000, 2, 0.7), (4000, 2, 0.3))), slos=(limits,))
-    )
+    instance = instance_of(problem(workload=workload(3.4, ((1000, 2, 0.7), (4000, 2, 0.3))), slos=(limits,)))
     return instance, alone(instance, 1)
 
 

@@ -25,14 +25,7 @@ from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB
 from optimizer.plans.plan import Plan
 from reports.deploy.deployment import Device, Options
-from reports.deploy.files import (
-    MARKER,
-    WRITERS,
-    checked_directory,
-    deployment_files,
-    refusal,
-    write_deployment,
-)
+from reports.deploy.files import MARKER, WRITERS, checked_directory, deployment_files, refusal, write_deployment
 from reports.deploy.formats import shell_text
 from search_spaces.bounds import TARGET_NAMES
 from search_spaces.files import shipped_table
@@ -58,27 +51,11 @@ from tests.golden_files import assert_golden
 from tests.test_balancing import judged, simulated
 
 NASTY = (
-    "$(touch /tmp/pdplan-owned)",
-    "`touch /tmp/pdplan-owned`",
-    "a; touch /tmp/pdplan-owned",
-    "x' && touch /tmp/pdplan-owned #",
-    'x" && touch /tmp/pdplan-owned #',
-    "{{ 7 * 7 }}",
-    "{% for x in y %}",
-    "{{ .Values.secret }}",
-    "a: b",
-    "- a",
-    "&a *a !!python/object/apply:os.system [id]",
-    "x # y",
-    "true",
-    "1e3",
-    "${HOME}",
-    "$(HOME)",
-    "$$(HOME)",
-    "a|b",
-    "../../etc/passwd",
-    "é日本\U0001f600",
-)
+    "$(touch /tmp/pdplan-owned)", "`touch /tmp/pdplan-owned`", "a; touch /tmp/pdplan-owned",
+    "x' && touch /tmp/pdplan-owned #", 'x" && touch /tmp/pdplan-owned #', "{{ 7 * 7 }}", "{% for x in y %}",
+    "{{ .Values.secret }}", "a: b", "- a", "&a *a !!python/object/apply:os.system [id]", "x # y", "true", "1e3",
+    "${HOME}", "$(HOME)", "$$(HOME)", "a|b", "../../etc/passwd", "é日本\U0001f600",
+)  # fmt: skip
 STRINGS = st.sampled_from(NASTY) | st.text(
     st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=20
 )
@@ -134,10 +111,8 @@ def test_a_shell_reads_back_one_word_each() -> None:
     assert not Path("/tmp/pdplan-owned").exists()
 
 
-LABELS, FOLDERS = (
-    ("MY H100", "-H100", "H" * 64, "H100/80"),
-    ("./mine", "../mine", "~/mine", "/a:b", "/a/../b", "/", "//"),
-)
+LABELS = ("MY H100", "-H100", "H" * 64, "H100/80")
+FOLDERS = ("./mine", "../mine", "~/mine", "/a:b", "/a/../b", "/", "//")
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("dynamo", {"namespace": "a b"}),
     ("dynamo", {"namespace": "x;id"}),

@@ -64,10 +64,8 @@ def test_pools_that_share_every_length_get_their_own_shares_of_it() -> None:
     plan = plan_of((Case("colocated", "H100"), Case("colocated", "L40S")))
     shares = {"colocated-1": 0.7, "colocated-2": 0.3}
     shared = with_routes(plan, served_by(shares), served_by(shares))
-    assert gateway_rules(deployment_of(shared, "vllm")) == (
-        Rule("colocated-1", None, 7 * PARTS // 10),
-        Rule("colocated-2"),
-    )
+    rules = (Rule("colocated-1", None, 7 * PARTS // 10), Rule("colocated-2"))
+    assert gateway_rules(deployment_of(shared, "vllm")) == rules
     files = dict(deployment_files(shared, options("vllm")))
     assert "\n  # all requests\n  use_backend colocated-1 if { rand(10000) lt 7000 }" in files["router.cfg"]
     assert "The router chooses a pool at random, in the plan's shares (`router.cfg`)" in files["README.md"]

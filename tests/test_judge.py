@@ -203,10 +203,8 @@ def test_a_closed_loop_keeps_as_many_requests_as_it_has_users() -> None:
     demand = closed_demand(simulated_trace(instance(), fleet(), 300, 1), 12)
     (run,) = judge_demands(instance(), simulated_fleet(instance(), fleet()), [demand]).runs
     came, ended = run.result.arrival, run.result.finish + run.result.late
-    inside = [
-        int((came <= t).sum() - (ended <= t).sum()) for t in np.sort(came)[12:-1]
-    ]  # as the last comes, two may end
-    assert set(inside) == {12}
+    times = np.sort(came)[12:-1]  # as the last comes, two may end
+    assert {int((came <= time).sum() - (ended <= time).sum()) for time in times} == {12}
     assert run.result.finished.all()
 
 

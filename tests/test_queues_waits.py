@@ -120,9 +120,8 @@ class TestGamma:
     @pytest.mark.parametrize("engines", [1, 2, 7, 30])
     @pytest.mark.parametrize("rho", [0.2, 0.5, 0.9])
     def test_poisson_arrivals_are_erlangs(self, engines: int, rho: float) -> None:
-        assert gamma_wait(np.array(float(engines)), np.array(rho), 1.0) == pytest.approx(
-            erlang_c(engines, rho), rel=2e-3
-        )
+        chance = gamma_wait(np.array(float(engines)), np.array(rho), 1.0)
+        assert chance == pytest.approx(erlang_c(engines, rho), rel=2e-3)
 
     def test_many_servers_are_a_smaller_pool(self) -> None:
         """Hayward: c servers for arrivals of peakedness z wait as c / z servers for Poisson ones, z = (4 + 1) / 2."""
@@ -227,9 +226,8 @@ class TestEntry:
         assert shown + hand_over_waits([], [entry], loading).mean() == pytest.approx(float(mean), rel=0.01)
 
     def test_points_keep_the_mean_of_cards_and_steps(self) -> None:
-        found = hand_over_waits(
-            [ExponentialWait(0.6, 0.05)], [decoding(500.0, share=0.75), decoding(500.0, 0.04, 0.25)]
-        )
+        pools = [decoding(500.0, share=0.75), decoding(500.0, 0.04, 0.25)]
+        found = hand_over_waits([ExponentialWait(0.6, 0.05)], pools)
         assert found.shape == (POINTS,)
         assert found.mean() == pytest.approx(0.6 * 0.05 + 1.5 * 0.025, rel=0.1)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from costmodel.accelerator import Origin
 from costmodel.engine import NO_OVERHEAD, EngineOverhead, Parallelism, Policy, ServingPolicy
-from costmodel.engine_arrays import EngineArrays, engine_arrays
+from costmodel.engine_arrays import engine_arrays
 from costmodel.queues.steady_state import (
     ClosedLoad,
     EngineTimes,
@@ -31,7 +31,6 @@ from costmodel.queues.steady_state import (
     shared_step,
     wave_share,
 )
-from costmodel.transformer import Transformer
 from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import measured_engine
 from search_spaces.models import load_model
@@ -188,9 +187,8 @@ def test_waves_stay_together_only_where_equal_prompts_go_first() -> None:
     for policy, spread, waves, share in cases:
         users = load(8, spread=spread, waves=waves)
         assert wave_share(policy, users, colocated())[0, 0] == pytest.approx(share)
-    together, apart = (
-        closed_loop(times(0.1, 0.01), each, load(32, spread=0.0), colocated()) for each in (FIRST, IDEAL)
-    )
+    users = load(32, spread=0.0)
+    together, apart = (closed_loop(times(0.1, 0.01), policy, users, colocated()) for policy in (FIRST, IDEAL))
     assert together.tpot[0, 0] < apart.tpot[0, 0]  # prompts that run first spare the decodes of such a wave
 
 
@@ -238,9 +236,8 @@ def test_a_prompt_waits_for_half_of_a_step_in_progress_and_for_all_that_share_it
 def test_lanes_that_are_dealt_to_at_random_wait_longer() -> None:
     prompt = Prompt(cell(0.3), cell(0.1), cell(0.1), room=cell(8.0), lanes=cell(8.0))
     dealt = replace(IDEAL, scheduler=Policy(random_lanes=True))
-    even, uneven = (
-        ttft(replace(times(0.3, 0.05), prompt=prompt), policy, load(64), pools()) for policy in (IDEAL, dealt)
-    )
+    engine = replace(times(0.3, 0.05), prompt=prompt)
+    even, uneven = (ttft(engine, policy, load(64), pools()) for policy in (IDEAL, dealt))
     assert even < uneven < 2.0 * even
 
 
@@ -278,21 +275,13 @@ def test_littles_law_holds_and_more_load_is_never_faster(
     assert more.ttft[0, 0] >= less.ttft[0, 0] * (1 - 1e-3)
 
 
-def h100_engine() -> tuple[Transformer, EngineArrays]:
-    model = load_model("Llama-3.1-8B")
-    config = measured_engine(load_catalog(), "H100", model, Parallelism(), "bf16", kv_dtype="bf16", memory_fraction=0.9)
-    return model, engine_arrays(model, [config], NO_OVERHEAD)
-
-
-def prompt_on_h100(users: ClosedLoad, policy: ServingPolicy) -> Prompt:
-    model, engines = h100_engine()
-    return engine_times(model, engines, engines, policy, users).prompt
-
-
 def test_launching_the_kernels_is_the_least_that_a_step_with_prompts_takes() -> None:
     """Kernels, not layers: 32 layers of Llama-3.1-8B have four matrices, three small kernels and attention each."""
-    policy = replace(IDEAL, launch=1e-3)
-    assert launching_time(h100_engine()[0], policy) == pytest.approx(32 * 8 * 1e-3)
-    assert prompt_on_h100(load(1, isl=1), policy).alone[0, 0] == pytest.approx(32 * 8 * 1e-3)
-    long = load(1, isl=30_000)
-    assert prompt_on_h100(long, policy).alone == pytest.approx(prompt_on_h100(long, IDEAL).alone)
+    model, policy = load_model("Llama-3.1-8B"), replace(IDEAL, launch=1e-3)
+    config = measured_engine(load_catalog(), "H100", model, Parallelism(), "bf16", kv_dtype="bf16", memory_fraction=0.9)
+    engines = engine_arrays(model, [config], NO_OVERHEAD)
+    assert launching_time(model, policy) == pytest.approx(32 * 8 * 1e-3)
+    short, long = (load(1, isl=isl) for isl in (1, 30_000))
+    assert engine_times(model, engines, engines, policy, short).prompt.alone[0, 0] == pytest.approx(32 * 8 * 1e-3)
+    with_launch, without = (engine_times(model, engines, engines, each, long).prompt for each in (policy, IDEAL))
+    assert with_launch.alone == pytest.approx(without.alone)

@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import step_seconds
-from costmodel.engine import (
-    Draft,
-    EngineConfig,
-    Speculation,
-    draft_layer,
-    tokens_per_step,
-    with_draft,
-)
+from costmodel.engine import Draft, EngineConfig, Speculation, draft_layer, tokens_per_step, with_draft
 from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_per_token_per_gpu, weight_bytes_per_gpu
 from costmodel.simulator.steps import cost_steps
@@ -120,10 +113,8 @@ def test_a_plan_that_drafts_nothing_says_that_drafting_was_searched(tmp_path: Pa
 
 
 def test_a_plan_drafts_where_that_saves_and_says_on_what_it_rests(tmp_path: Path) -> None:
-    slow = optimize(
-        workload(tmp_path, "{method: eagle3, acceptance: 0.7}", ", speculative_tokens: [0]"), level=Level.QUICK
-    )
-    plan = optimize(workload(tmp_path, "{method: eagle3, acceptance: 0.7}"), level=Level.QUICK)
+    asked = (workload(tmp_path, "{method: eagle3, acceptance: 0.7}", s) for s in (", speculative_tokens: [0]", ""))
+    slow, plan = (optimize(problem, level=Level.QUICK) for problem in asked)
     assert plan.pools[0].speculative_tokens > 0
     assert speculation_sentence(slow) == ""
     assert plan.cost_usd_per_hour < (slow.cost_usd_per_hour or math.inf)

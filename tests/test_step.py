@@ -153,9 +153,7 @@ def test_a_rank_with_few_heads_decodes_latents_as_slowly_as_one_with_a_tile() ->
 
 
 def test_all_reduce_by_hand() -> None:
-    gpu = toy_accelerator(
-        scale_up=Link(450e9, 5e-6), scale_out=Link(50e9, 10e-6), efficiency=toy_efficiency(1, 1, 4e-6)
-    )
+    gpu = toy_accelerator(efficiency=toy_efficiency(1, 1, 4e-6))
     arrays = engine_arrays(llama_8b(), [toy_config(gpu, tensor=t) for t in (1, 8, 16)], NO_OVERHEAD)
     size = np.array([[9e6]])
     inside = 2 * 7 / 8 * 9e6 / 450e9 + 4e-6
@@ -186,9 +184,8 @@ def test_a_prompt_computes_with_the_experts_that_its_tokens_choose() -> None:
     """2 FLOP a token for each weight that it meets, the head once, and causal pairs."""
     model, tokens = mixtral(), 4096
     step = step_time_one(model, toy_config(perfect_accelerator()), NO_OVERHEAD, StepLoad.prefill(tokens))
-    pairs = (
-        tokens * (tokens + 1) / 2 * sum(group.count * group.attention.prefill_flop_per_pair for group in model.layers)
-    )
+    flop_per_pair = sum(group.count * group.attention.prefill_flop_per_pair for group in model.layers)
+    pairs = tokens * (tokens + 1) / 2 * flop_per_pair
     body = model.active_parameters - model.embedding_elements
     assert step.flop[0, 0] == pytest.approx(2 * tokens * body + 2 * model.hidden * model.vocab + pairs, rel=1e-9)
 
@@ -257,8 +254,7 @@ def test_more_work_is_never_faster(
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["Llama-3.1-8B", "gpt-oss-120b", "DeepSeek-V3", "GLM-5.2", "Qwen3-Next-80B-A3B", "DeepSeek-V4.1-Flash"],
+    "name", ["Llama-3.1-8B", "gpt-oss-120b", "DeepSeek-V3", "GLM-5.2", "Qwen3-Next-80B-A3B", "DeepSeek-V4.1-Flash"]
 )
 @settings(max_examples=30)
 @given(config=engines(), past=st.sampled_from([0, 5, 3000]))
@@ -357,10 +353,8 @@ def test_pipeline_halves_nothing_but_adds_the_hand_over() -> None:
 
 
 def test_data_ranks_share_requests_but_not_a_lone_prompt() -> None:
-    config = toy_config(data=8, expert=8)
-    alone, eight = (
-        step_time_one(deepseek_v3(), config, NO_OVERHEAD, StepLoad.prefill(2048, requests)) for requests in (1, 8)
-    )
+    config, loads = toy_config(data=8, expert=8), (StepLoad.prefill(2048, requests) for requests in (1, 8))
+    alone, eight = (step_time_one(deepseek_v3(), config, NO_OVERHEAD, load) for load in loads)
     assert alone.attention_prefill[0, 0] == eight.attention_prefill[0, 0]
     assert alone.gemm[0, 0] == eight.gemm[0, 0]
     assert alone.experts[0, 0] < eight.experts[0, 0]
@@ -408,18 +402,13 @@ def test_a_curved_gemm_by_hand() -> None:
 @pytest.mark.parametrize(("dtype", "share"), [("bf16", 1.0), ("fp8", CONVERTED_OUTSIDE)])
 def test_narrow_experts_convert_less_of_their_inputs_and_outputs(dtype: str, share: float) -> None:
     """Mixtral over two ranks: c bytes for each of 3 x 14336 / 2 elements between the matrices and 2 x 4096 outside."""
-    flat = toy_efficiency(1, 1, 0)
-    casting, plain = (
-        perfect_accelerator(efficiency=flat | {("moe", dtype): curved(**figures)}) for figures in ({"cast": 8.0}, {})
-    )
-    with_cast, without = (
-        step_time_one(
-            mixtral(), toy_config(gpu, tensor=2, weight_dtype=dtype), NO_OVERHEAD, StepLoad.prefill(4096)
-        ).experts[0, 0]
-        for gpu in (casting, plain)
-    )
+    times = []
+    for cast in (8.0, 0.0):
+        gpu = perfect_accelerator(efficiency=toy_efficiency(1, 1, 0) | {("moe", dtype): curved(cast=cast)})
+        config = toy_config(gpu, tensor=2, weight_dtype=dtype)
+        times.append(step_time_one(mixtral(), config, NO_OVERHEAD, StepLoad.prefill(4096)).experts[0, 0])
     elements = 2 * 4096 * (share * 2 * 4096 + 3 * 14336 / 2)
-    assert with_cast - without == pytest.approx(32 * 8 * elements / plain.bandwidth)
+    assert times[0] - times[1] == pytest.approx(32 * 8 * elements / gpu.bandwidth)
 
 
 def test_short_prompts_on_few_heads_fill_the_gpu_badly() -> None:
@@ -493,9 +482,8 @@ def test_a_kernel_made_for_mxfp4_expands_long_prompts_quicker_than_marlin() -> N
     """On Hopper, whose units Marlin's instructions do not fill."""
     model = load_model("gpt-oss-120b")
     by_marlin = replace(model, own_dtypes=model.own_dtypes | {(Part.EXPERTS, MARLIN_MXFP4)})
-    own, marlin = (
-        experts_time(stored, toy_config(accelerator("H200"), weight_dtype="fp4"), 1.0) for stored in (model, by_marlin)
-    )
+    config = toy_config(accelerator("H200"), weight_dtype="fp4")
+    own, marlin = (experts_time(stored, config, 1.0) for stored in (model, by_marlin))
     assert 1.3 * own < marlin < 2.5 * own
 
 

@@ -49,9 +49,7 @@ def test_a_full_disk_is_one_sentence(command: str, encoding: str) -> None:
 
 def test_a_reader_that_has_gone_is_quiet() -> None:
     # The pipe is made in a process of its own: none that this one has forked keeps its reading end open.
-    script = (
-        "import os, subprocess, sys; r, w = os.pipe(); os.close(r); sys.exit(subprocess.call(sys.argv[1:], stdout=w))"
-    )
+    script = "import os, sys, subprocess as s; r, w = os.pipe(); os.close(r); sys.exit(s.call(sys.argv[1:], stdout=w))"
     words = [sys.executable, "-c", script, sys.executable, "-m", "pdplan", "--help"]
     done = subprocess.run(words, stderr=subprocess.PIPE, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (141, b"")

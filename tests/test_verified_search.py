@@ -66,9 +66,8 @@ class Oracle:
             factor = 1 if self.only in {None, fleet.pools[-1].seqs} else 10
             short = np.maximum(factor * np.array(self.needed) - replicas(fleet), 0.0)
         share = 1.0 if not short.any() else 0.5 / (1.0 + short.sum())
-        verdict = miss(
-            self.instance, fleet, share, tuple(np.flatnonzero(short >= max(0.2 * short.sum(), 1e-9)).tolist())
-        )
+        blamed = np.flatnonzero(short >= max(0.2 * short.sum(), 1e-9))
+        verdict = miss(self.instance, fleet, share, tuple(blamed.tolist()))
         return verdict if short.any() else replace(verdict, held=True, blamed=())
 
 
@@ -211,11 +210,7 @@ def mended(start: Verdict) -> Fleet | None:
             lambda seqs, chunk: chunk >= 2048 and seqs <= 64,
         ),
     ],
-    ids=[
-        "a larger chunk, and a still larger",
-        "the next larger batch limit",
-        "a chunk and a batch limit",
-    ],
+    ids=["a larger chunk, and a still larger", "the next larger batch limit", "a chunk and a batch limit"],
 )
 def test_settings_that_help_are_gone_on_from(
     seqs: int, share: Callable[[int, int], float], ends: Callable[[int, int], bool]

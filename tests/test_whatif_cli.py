@@ -175,11 +175,7 @@ def square(task: Task) -> Answer:
 
 
 def squares(
-    count: int,
-    executor: Executor,
-    jobs: int,
-    journal: Journal | None = None,
-    solve: Callable[[Task], Answer] = square,
+    count: int, executor: Executor, jobs: int, journal: Journal, solve: Callable[[Task], Answer] = square
 ) -> list[float]:
     scenarios = tuple(Scenario("", {"x": x}) for x in range(count))
     sweep = Sweep(scenarios, solve, ScenarioEffort.SIMPLE, 0, KEY)
