@@ -21,7 +21,7 @@ from costmodel.engine import Parallelism
 from costmodel.metric import Metric
 from optimizer.plans.plan import MetricResult, Plan, parse_plan
 from optimizer.plans.records import Quantiles
-from reports.deploy.deployment import Deployment, Options, checked_version
+from reports.deploy.deployment import Deployment, Device, Options, checked_version
 from reports.deploy.describe import describe
 from reports.deploy.files import deployment_files
 from search_spaces.enumeration import degree_refusals, memory_refused
@@ -338,6 +338,7 @@ EXAMPLES: dict[str, tuple[Plan, Options, str]] = {
         options("llm-d", claim="models", **OWN),
         r"README|pools/|auto|kustom|support|model",
     ),
+    "vllm-cpu": (plan_of(), options("vllm", device=Device.CPU), r"README|workers/(prefill-1-1|decode)|compose/|slurm"),
     "vllm-classes": (two_classes(), options("vllm"), r"README|benchmark/run"),
     "dynamo-classes": (two_classes(), options("dynamo"), r"benchmark/job"),
 }

@@ -24,12 +24,11 @@ from costmodel.errors import InputError
 from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB
 from optimizer.plans.plan import Plan
-from reports.deploy.deployment import Device, Options
-from reports.deploy.files import MARKER, WRITERS, checked_directory, deployment_files, refusal, write_deployment
+from reports.deploy.deployment import Options
+from reports.deploy.files import MARKER, RECORD, WRITERS, deployment_files, recorded_options, refusal, write_deployment
 from reports.deploy.formats import shell_text
 from search_spaces.bounds import TARGET_NAMES
 from search_spaces.files import shipped_table
-from search_spaces.models import load_model
 from tests.deploy_cases import (
     ENGINES,
     EXAMPLES,
@@ -286,22 +285,13 @@ test $(grep -c router.sh started) -lt 4 || kill -TERM $(cut -d" " -f6 /proc/$$/s
 SCONTROL = 'test "$1" = requeue || printf "%s\\n" "$3-a" "$3-b" "$3-c"'
 
 
-def test_cores_of_a_cpu_stand_in_for_gpus(tmp_path: Path) -> None:
-    plan, asked = plan_of(), replace(options("vllm"), device=Device.CPU)
-    write_deployment(plan, asked, tmp_path / "cpu")
-    assert checked_directory(plan, tmp_path / "cpu") == ([], [])
-    files = deployment_files(plan, asked)
-    assert not [path for path in files if path.startswith(("compose/", "slurm"))]
-    decode = yaml.safe_load(files["workers/decode-2-0.yaml"])
-    assert (decode["dtype"], decode["kv-cache-dtype"], decode["block-size"]) == ("float32", "auto", 32)
-    assert json.loads(decode["kv-transfer-config"])["kv_buffer_device"] == "cpu"
-    assert "export VLLM_CPU_OMP_THREADS_BIND='2|3'\n" in files["workers/prefill-1-1.sh"]
-    pool = deployment_of(plan, "vllm").pools[1]
-    kv_bytes = kv_capacity_bytes(load_model("Llama-3.1-8B"), pool.config)
+def test_cores_of_a_cpu_stand_in_for_gpus() -> None:
+    """golden/deploy/vllm-cpu.txt has the rest."""
+    deployment, files = example("vllm-cpu")
+    kv_bytes = kv_capacity_bytes(deployment.model, deployment_of(plan_of(), "vllm").pools[1].config)
     assert f"export VLLM_CPU_KVCACHE_SPACE={round(2 * kv_bytes / GIB)}\n" in files["workers/decode-2-0.sh"]
-    workers = "".join(text for path, text in files.items() if path.startswith("workers/"))
-    assert "cuda" not in workers.lower()
-    assert "A core of a CPU stands in for each planned GPU" in files["README.md"]
+    assert not [path for path, text in files.items() if path.startswith("workers/") and "cuda" in text.lower()]
+    assert recorded_options(files[RECORD]) == EXAMPLES["vllm-cpu"][1]
 
 
 # --- models whose rotary embedding is scaled: every engine is told what it needs to start with the planned context
