@@ -7,12 +7,11 @@ from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 from typing import cast
-from unittest.mock import Mock
 
 import pytest
 
 from costmodel.simulator.fleet import SimulatedFleet
-from costmodel.simulator.metrics import TAIL, Overload
+from costmodel.simulator.metrics import TAIL
 from costmodel.simulator.run import simulate
 from optimizer.fleets.build_plan import binding
 from optimizer.fleets.evaluate import evaluate
@@ -44,7 +43,7 @@ from optimizer.verification.demand import simulated_trace
 from optimizer.verification.judge import MOST_RUNS, Judgement, Rule, Run, judge_runs, simulated_fleet
 from optimizer.verification.record import with_simulated_headroom
 from optimizer.verification.verify import Loop
-from tests.optimizer_cases import instance_of, judged_class, problem, slo, workload
+from tests.optimizer_cases import instance_of, judgement, problem, slo, workload
 from tests.small_fleets import alone, apart, small
 
 TRUTH = 0.9242
@@ -57,11 +56,6 @@ def marginal(goal: float) -> tuple[Instance, Fleet]:
     limits = slo(ttft=0.1333, tpot=5.0, attainment=goal)
     instance = instance_of(problem(workload=workload(3.4, ((1000, 2, 0.7), (4000, 2, 0.3))), slos=(limits,)))
     return instance, alone(instance, 1)
-
-
-def judgement(share: float, low: float, high: float, goal: float = 0.9, growth: float = 0.0) -> Judgement:
-    one = judged_class(share, low, high, goal)
-    return Judgement(1.0, (one,), Overload(growth > 0.0, growth, growth, "queue"), (), ())
 
 
 def test_a_fleet_that_misses_narrowly_is_confirmed_on_one_seed_of_six_at_most_and_one_that_holds_is() -> None:
@@ -97,7 +91,7 @@ def test_the_runs_of_a_confirmation_are_doubled_while_it_is_left_between() -> No
 def test_a_verdict_may_take_as_many_requests_as_a_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four runs of 100,000 leave the goal within the interval: were they not doubled, a fleet that holds would go."""
     instance, fleet = marginal(0.9)
-    rules, undecided = list[Rule](), replace(judgement(0.92, 0.89, 0.95), runs=(Mock(),) * 4)
+    rules, undecided = list[Rule](), judgement(0.92, 0.89, 0.95, runs=4)
 
     def captured(*arguments: object) -> Judgement:
         rules.append(cast("Rule", arguments[-1]))

@@ -26,7 +26,7 @@ from optimizer.verification.demand import closed_demand, diurnal_demands, planne
 from optimizer.verification.judge import Judgement, judge_demands, pool_behind, simulated_fleet, until_decided
 from optimizer.verification.simulated_plan import LOADS, Curve, fleet_use, goodput, judge, latency_curve
 from search_spaces.loader import load_problem, problem_of
-from tests.optimizer_cases import instance_of, judged_class, problem, slo, workload
+from tests.optimizer_cases import instance_of, judged_class, judgement, problem, slo, workload
 from tests.small_fleets import alone, apart, pool
 
 REQUESTS = 4000
@@ -134,10 +134,9 @@ def test_a_class_is_judged_by_its_interval_and_not_by_its_share(
 def test_runs_are_doubled_until_they_decide_and_a_search_gives_up_sooner(
     share: float, low: float, high: float, runs: int, wanted: int, patient: int
 ) -> None:
-    calm = Overload(overloaded=False, growth=0.0, drift=0.0, where="")
-    judgement = Judgement(1.0, (judged_class(share, low, high),), calm, Mock(), (Mock(),) * runs)
-    assert until_decided(8000, least=2, gives_up=True)(judgement) == wanted
-    assert until_decided(8000, least=2)(judgement) == patient
+    judged = judgement(share, low, high, runs=runs)
+    assert until_decided(8000, least=2, gives_up=True)(judged) == wanted
+    assert until_decided(8000, least=2)(judged) == patient
 
 
 @pytest.mark.parametrize(("replicas", "behind"), [((1, 20), 0), ((20, 1), 1), ((6, 1), 1)])
@@ -145,9 +144,9 @@ def test_the_stage_that_is_too_small_falls_behind(replicas: tuple[int, int], beh
     """Prompts that wait are in the prefill pool, computed ones in the decode pool, even where (6, 1) few can wait."""
     pools = apart(small(), 2, 1).pools
     starved = Fleet(tuple(replace(engines, replicas=n) for engines, n in zip(pools, replicas, strict=True)))
-    judgement = judge(small(), starved, requests=1500, volume=60.0)
-    assert judgement.overload.overloaded
-    assert pool_behind(judgement) == behind
+    found = judge(small(), starved, requests=1500, volume=60.0)
+    assert found.overload.overloaded
+    assert pool_behind(found) == behind
 
 
 # --- demands of a simulation: the same requests whatever the rate, over a day, and as many at once as there are users

@@ -14,16 +14,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from costmodel.simulator.metrics import Overload
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.purchase import allowed, fewer_replicas, fleet_cost
 from optimizer.loads.instance import Instance
 from optimizer.search.search import FleetSearch, evaluated
 from optimizer.verification.bench import Bench, Verdict, fleet_key, valid
-from optimizer.verification.judge import Judgement
 from optimizer.verification.verify import Loop, SearchResult, more_replicas, with_one_replica_less
 from search_spaces.problem import Constraints
-from tests.optimizer_cases import instance_of, judged_class, limit, problem, space, workload
+from tests.optimizer_cases import instance_of, judgement, limit, problem, space, workload
 from tests.small_fleets import apart, pool, replicas, small
 
 GOAL = 0.9
@@ -31,9 +29,8 @@ GOAL = 0.9
 
 def miss(instance: Instance, fleet: Fleet, share: float, blamed: tuple[int, ...] = (0,), **changes: Any) -> Verdict:
     """A fleet that misses, with a share of requests in time and the pools to blame."""
-    item = judged_class(share, share - 0.01, share + 0.01, GOAL)
-    judgement = Judgement(1.0, (item,), Overload(False, 0.0, 0.0, "queue"), (), ())
-    return replace(Verdict(fleet, fleet_cost(instance, fleet), judgement, False, blamed), **changes)
+    judged = judgement(share, share - 0.01, share + 0.01, GOAL)
+    return replace(Verdict(fleet, fleet_cost(instance, fleet), judged, False, blamed), **changes)
 
 
 @dataclass
@@ -157,10 +154,10 @@ def test_pools_to_blame_grow_as_far_as_the_limits_allow_and_no_others_do(
 
 
 @cache
-def roomy(rate: float = 6.0) -> Instance:
+def roomy() -> Instance:
     """One to four thousand tokens in, on H100s, with many settings."""
     many = space(tensor_parallel=(1,), max_num_seqs=SEQS, max_num_batched_tokens=CHUNKS)
-    return instance_of(problem(workload=workload(rate), space=many))
+    return instance_of(problem(workload=workload(6.0), space=many))
 
 
 def colocated(seqs: int, chunk: int) -> Fleet:
