@@ -132,14 +132,11 @@ def test_a_fleet_can_hand_over_where_pools_that_talk_send_what_is_taken() -> Non
     assert not able(part, even)
 
 
-def few_heads(**changes: object) -> Problem:
-    degrees = space(tensor_parallel=(1, 2, 4, 8), roles=APART, max_num_seqs=(64,))
-    return problem(**({"model": FEW_HEADS, "space": degrees, "slos": (slo(0.4, 0.03, 0.9),)} | changes))
-
-
 @pytest.mark.parametrize("rate", [10.0, 30.0])
 def test_plans_never_propose_a_pair_that_cannot_talk(rate: float) -> None:
-    base = few_heads(workload=workload(rate), offers=(offer("H100"), offer("L4"), offer("MI300X")))
+    offers, limits = tuple(offer(name) for name in ("H100", "L4", "MI300X")), (slo(0.4, 0.03, 0.9),)
+    degrees = space(tensor_parallel=(1, 2, 4, 8), roles=APART, max_num_seqs=(64,))
+    base = problem(model=FEW_HEADS, workload=workload(rate), slos=limits, offers=offers, space=degrees)
     plan = optimize(base)
     shapes = {
         pool.id: Shape(

@@ -16,6 +16,7 @@ import pdplan
 from pdplan import _SIBLINGS
 from tests.report_cases import load
 from tests.running import ROOT, tiny
+from tests.running import pdplan as run_program
 
 
 def test_all_names_resolve_to_what_they_say() -> None:
@@ -39,14 +40,7 @@ def test_foreign_sibling_is_named(name: str, tmp_path: Path) -> None:
     foreign = tmp_path / name
     foreign.mkdir()
     (foreign / "__init__.py").write_text("")
-    done = subprocess.run(
-        [sys.executable, "-m", "pdplan", "--version"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},
-        check=False,
-    )
+    done = run_program("--version", cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1
     assert last.startswith(f"ImportError: pdplan needs its own package '{name}' at {ROOT / name}, but Python finds")

@@ -58,11 +58,9 @@ def cell(value: float) -> Array:
     return np.array([[float(value)]])
 
 
-def load(
-    concurrency: float, isl: float = 1000, osl: float = 101, spread: float = 0.2, waves: float = math.inf
-) -> ClosedLoad:
-    """A load; without end by default, so that no first wave counts."""
-    return ClosedLoad(cell(concurrency), cell(isl), cell(osl), cell(spread), cell(waves))
+def load(concurrency: float, isl: float = 1000, spread: float = 0.2, waves: float = math.inf) -> ClosedLoad:
+    """A load of 101 output tokens; without end by default, so that no first wave counts."""
+    return ClosedLoad(cell(concurrency), cell(isl), cell(101), cell(spread), cell(waves))
 
 
 def pools(prefills: float = 1, decodes: float = 1, transfer: float = 0, fits: float = 1e9) -> WorkerPools:

@@ -87,8 +87,12 @@ def test_of_200_gaps_two_may_be_longer(prompts: int, kept: bool) -> None:
     assert within(result, limits_of(itl_p99=0.02))[1:].all()
 
 
+def asking(**limits: float | None) -> Instance:
+    return instance_of(problem(slos=(slo(**limits),), workload=workload(6.0), space=space()))
+
+
 def limited(limit: float | None) -> Instance:
-    return instance_of(problem(slos=(slo(itl_p99=limit),), workload=workload(6.0), space=space()))
+    return asking(itl_p99=limit)
 
 
 @cache
@@ -132,8 +136,7 @@ def test_a_tighter_limit_never_holds_for_more(name: str) -> None:
 
 
 def whole(metric: Metric, limit: float) -> Instance:
-    slos = (slo(ttft=math.inf, tpot=math.inf, **{metric: limit}),)
-    return instance_of(problem(slos=slos, workload=workload(6.0), space=space()))
+    return asking(ttft=math.inf, tpot=math.inf, **{metric: limit})
 
 
 @pytest.mark.parametrize("metric", metrics_of(Scope.WHOLE))

@@ -48,10 +48,10 @@ def tight() -> Problem:
 
 @pytest.fixture
 def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
-    """Replace what simulation says of fleets, and what the whole search finds; returns the fleets looked at."""
+    """Replace what simulation says of fleets, and let the whole search find nothing; returns the fleets looked at."""
     solve = curves.answer
 
-    def instead(judged: Look, own: Answer | None = None) -> list[Fleet]:
+    def instead(judged: Look) -> list[Fleet]:
         fleets: list[Fleet] = []
 
         def look(instance: Instance, fleet: Fleet, *_most: int) -> tuple[float, str]:
@@ -59,8 +59,8 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
             return judged(instance, fleet)
 
         def answered(problem: Problem, effort: ScenarioEffort, *rest: Any, **more: Any) -> Answer:
-            none = nothing("not searched")
-            return own or none if effort is ScenarioEffort.SIMULATED else solve(problem, effort, *rest, **more)
+            searched = effort is not ScenarioEffort.SIMULATED
+            return solve(problem, effort, *rest, **more) if searched else nothing("not searched")
 
         solver.look_at.cache_clear()
         for module in (solver, curves):
