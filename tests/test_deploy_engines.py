@@ -61,17 +61,13 @@ PER_TARGET = 40
 """Random plans that every target sees at least."""
 
 
-def runs(target: str) -> int:
-    """Examples of one combination, so that all of a target make up PER_TARGET."""
-    return -(-PER_TARGET // sum(name == target for name, *_ in COMBINATIONS))
-
-
 @pytest.mark.parametrize(("target", "version", "engine"), COMBINATIONS)
 def test_files_say_what_the_plan_says(target: str, version: str, engine: str) -> None:
     seen: Counter[str] = Counter()
+    pairs = -(-PER_TARGET // sum(name == target for name, *_ in COMBINATIONS)) // 2
 
     @settings(
-        max_examples=runs(target) // 2,
+        max_examples=pairs,
         suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
         database=None,
     )
@@ -83,7 +79,7 @@ def test_files_say_what_the_plan_says(target: str, version: str, engine: str) ->
             seen["mixed"] += len(plan.gpus) > 1
 
     check()
-    assert seen["plans"] >= runs(target) // 2 * 2
+    assert seen["plans"] >= 2 * pairs
     assert seen["mixed"] > seen["plans"] // 10
 
 

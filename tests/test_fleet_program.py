@@ -150,6 +150,18 @@ def test_every_kind_of_row_has_a_golden() -> None:
 
 
 class TestByHand:
+    @pytest.mark.parametrize(
+        ("changes", "cost"),
+        [
+            ({}, 4.0),  # two A need 6 x 0.05 + 2 x 0.1 = 0.5 of an engine, or 0.54 by their time: one
+            ({"slos": (slo(attainment=0.975),)}, 3.0 + 6.0),  # it misses 3.75 %, engines apart 1.25 % + 0.5 %
+            ({"constraints": Constraints(spare_replicas=1)}, 4.0 + 4.0),
+            ({"offers": (NODES[0], Offer(AMD, 20.0))}, 24.0),  # three N for prefill and decode: a node of eight
+        ],
+    )
+    def test_the_cheapest_toy_fleet(self, changes: dict[str, Any], cost: float) -> None:
+        assert solve(program(toy_problem(**changes))).objective == pytest.approx(cost)
+
     def test_a_volume_that_is_paid_for_is_served(self) -> None:
         """A request rate is worth 20 and a colocated engine costs 4 per 1 / 0.54 of it: as much as allowed."""
         found = solve(program(toy_problem(), Aim(1.0, 20.0, 1.0, 4.0)))
