@@ -8,13 +8,14 @@ request needs no formula: its distribution follows from those of the first and o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
 from .units import DAY, SECONDS_PER_HOUR
+from .words import join_words
 
 GAP_SHARE: Final = 0.99
 """Share of a request's gaps between tokens that its ITL p99 covers [1]."""
@@ -130,6 +131,16 @@ def metrics_of(scope: Scope) -> tuple[Metric, ...]:
     (<Metric.TPOT: 'tpot'>, <Metric.ITL_P99: 'itl_p99'>)
     """
     return tuple(metric for metric, row in METRICS.items() if row.scope is scope)
+
+
+def limit_names(metrics: Container[Metric], scope: Scope) -> str:
+    """Names of those limits that a late token of a scope can break: its own, and those of the whole request.
+
+    >>> limit_names([Metric.TTFT, Metric.TPOT, Metric.E2E], Scope.LATER)
+    'TPOT or e2e'
+    """
+    scopes = (scope, Scope.WHOLE)
+    return join_words([row.label for metric, row in METRICS.items() if metric in metrics and row.scope in scopes], "or")
 
 
 BOUNDING: Final = ((Metric.TTFT, Metric.TPOT), *((metric,) for metric in metrics_of(Scope.WHOLE)))

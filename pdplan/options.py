@@ -22,7 +22,7 @@ from reports.document import Document
 from reports.text import clean, json_text, significant
 from reports.whole_files import check_distinct, check_free, check_target
 from search_spaces import bounds
-from search_spaces.bounds import ALTERNATIVE, CONFIDENCE, LOOKS, REQUEST_RATE, TIME_LIMIT, Bounds
+from search_spaces.bounds import ALTERNATIVE, CONFIDENCE, LOOKS, QUICK, REQUEST_RATE, TIME_LIMIT, Bounds
 from search_spaces.files import check_name, shown_path
 
 from .console import Console
@@ -138,13 +138,13 @@ per_second = read_as(lambda: _quantity("rate", REQUEST_RATE))
 """Turns a rate such as 20/s or 600/min into arrivals per second [1/s]."""
 
 
-def share_within(limits: Bounds) -> Callback:
-    """Turn a share such as 5% or 0.05 into a number within the limits [1]."""
+def share_within(limits: Bounds, negative: str = "") -> Callback:
+    """Turn a share such as 5% or 0.05 into a number within the limits [1]; negative: what one below 0 is for."""
 
     def reader() -> Any:
         from search_spaces.fields import share
 
-        return share(limits)
+        return share(limits, negative=negative)
 
     return read_as(reader)
 
@@ -309,7 +309,7 @@ alternative_option = click.option(
 )
 confidence_option = click.option(
     "--confidence",
-    callback=share_within(CONFIDENCE),
+    callback=share_within(CONFIDENCE, QUICK),
     metavar="SHARE",
     help="Plan for slow GPUs: step times at the upper end of the interval that covers this share of past predictions, "
     "such as 0.9; overrides the file's.",

@@ -14,6 +14,7 @@ from costmodel.metric import METRICS, Metric, limits_of
 from costmodel.units import HOURS_PER_DAY, SECONDS_PER_HOUR
 from costmodel.words import join_words, listed, plural
 from optimizer.plans.plan import Binding, Plan
+from optimizer.plans.records import BURST, QUEUE
 from search_spaces.bounds import NO_TARGET, TARGET_NAMES
 from search_spaces.problem import Slo, target_of
 from search_spaces.quantities import Kind, format_quantity
@@ -237,6 +238,8 @@ _CONSTRAINTS: Final = {
     "kv_memory": "KV memory",
     "attention_time": "decode time",
     "link": "KV transfer link",
+    QUEUE: "growing queue",
+    BURST: "burst of requests",
     "attainment": "permitted misses",
     "inventory": "GPU inventory",
     "budget": "budget",

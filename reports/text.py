@@ -167,6 +167,16 @@ def percent(share: float | None) -> str:
     return "<0.1 %" if 0 < share < 0.0005 else percentage(share, 1)
 
 
+def points(text: str, noun: str = "point") -> str:
+    """A percentage, or a difference of two, as percentage points.
+
+    >>> points("+1.9 %"), points("1 %", "percentage point"), points("-1 %"), points("±0 %")
+    ('+1.9 points', '1 percentage point', '-1 point', '±0 points')
+    """
+    number = text.removesuffix(" %")
+    return f"{number} {noun}{'' if number.lstrip('+-') == '1' else 's'}"
+
+
 def percent_beside(share: float, rival: float) -> str:
     """Write a share as a percentage, with up to two decimals more where it would read as another share does.
 

@@ -9,8 +9,9 @@ from typing import Any, Final
 from costmodel.engine import tokens_per_step
 from costmodel.prefix_cache import usd_per_gpu
 from costmodel.words import join_words, percentage, plural
-from optimizer.plans.plan import ClassResult, Plan, Status, is_below
+from optimizer.plans.plan import ClassResult, FleetEvaluation, Plan, Status, is_below
 from optimizer.plans.records import OPTIMAL_GAP, CheaperFleets, ClassJudgement, JudgedFleet, Outcome, Simulation
+from optimizer.verification.bench import Verdict
 from optimizer.verification.judge import Judgement
 from search_spaces.engines import shipped_acceptance
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
@@ -230,6 +231,20 @@ def result_words(
     return f"{verdict} the SLO of {clean(worst.name, 30)}: {share}"
 
 
+def strain_words(fleet: FleetEvaluation | Verdict) -> str:
+    """Say under which strain a fleet misses whose runs meet the SLO: a burst, the recorded order, a few more requests.
+
+    Empty where it stands all.
+    """
+    if fleet.stuck:
+        return " A burst that fills its KV memory leaves it behind for good."
+    if fleet.replayed:
+        return " It misses when the recorded requests come in their own order."
+    if fleet.near_capacity:
+        return " It is too near its limit to tell: with 5 % more requests its queues grow without end."
+    return ""
+
+
 def prefix_sentence(plan: Plan) -> str:
     """What the fleet's memory finds of the prefixes that prompts have in common; empty where they have none."""
     cache = plan.prefix_cache
@@ -437,10 +452,6 @@ def goodput_sentence(plan: Plan) -> str:
     return f"Goodput: {rate(plan.goodput_rps)} within {slo_name(plan)}{basis} ({room} the demand)."
 
 
-SAME_RATE: Final = 1e-6
-"""Relative difference of two rates that are one: those that are tried lie whole per cents apart."""
-
-
 def growth_sentence(plan: Plan) -> str:
     """Say the same, with what a dollar then serves and how the next higher rate went: missed, or undecided."""
     goodput, simulation = goodput_sentence(plan), plan.simulation
@@ -450,8 +461,7 @@ def growth_sentence(plan: Plan) -> str:
     if plan.objective != "min_cost" or simulation is None or simulation.goodput_fails_rps is None:
         return per_dollar
     fails = simulation.goodput_fails_rps
-    points = [point for point in simulation.curve if math.isclose(fails, point.rate_rps, rel_tol=SAME_RATE)]
-    is_undecided = any(not point.missed for point in points)
+    is_undecided = simulation.beyond_goodput is not None and not simulation.beyond_goodput.missed
     result = "the simulation is undecided" if is_undecided else f"the fleet misses {missed_slo(plan)}"
     return f"{per_dollar} At {rate(fails)} {result}."
 

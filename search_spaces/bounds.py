@@ -106,6 +106,8 @@ MEMORY: Final = Bounds(GIB, 1024 * TIB, "B")
 PEAK_FLOPS: Final = Bounds(GIGA, 1e21, "FLOP/s")
 BOARD_POWER: Final = Bounds(1, MEGA, "W")
 CONFIDENCE: Final = Bounds(-0.98, 0.98)
+QUICK: Final = "for quick GPUs"
+"""What a negative confidence is for."""
 """0 plans on the expected times, below it on quick ones; beyond 0.98 the residuals of a thousand rows say nothing."""
 MEMORY_FRACTION: Final = Bounds(0.1, 1)
 TIER_CAPACITY: Final = Bounds(0, 1000 * TIB, "bytes")

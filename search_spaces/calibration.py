@@ -170,7 +170,7 @@ def _run(run: MeasuredRun, setup: Setup) -> tuple[MeasuredRow, list[str]]:
 def _unusable(run: MeasuredRun, setup: Setup) -> str:
     """Why a run cannot be predicted; empty where it can."""
     if run.speculative:
-        return "speculative decoding is not modeled: steps cannot be counted from tokens"
+        return "it drafts tokens: how many were accepted, and so how long a step took, is not known"
     prompts, limit = run.prompts, run.concurrency
     if limit is None and run.request_rate is not None and math.isinf(run.request_rate):
         return "all prompts were sent at once, so there was no steady state; limit the concurrency"

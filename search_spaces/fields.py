@@ -131,13 +131,20 @@ def number(bounds: Bounds) -> Reader:
 
 
 def share(
-    limits: Bounds, forms: tuple[str, ...] = ("0.3", "30%"), in_percent: Callable[[str], float | None] = as_share
+    limits: Bounds,
+    forms: tuple[str, ...] = ("0.3", "30%"),
+    in_percent: Callable[[str], float | None] = as_share,
+    negative: str = "",
 ) -> Reader:
     """A share within `limits` [1], as a fraction or in percent.
 
-    forms: examples of how it may be written; in_percent: reads those that are no plain fraction, None for others.
+    forms: examples of how it may be written; in_percent: reads those that are no plain fraction, None for others;
+    negative: what a share below 0 is for, where it is another question than one above.
     """
     example = join_words(forms, "or")
+    rule = f"{limits.sentence()} ({100 * limits.low:g}% to {100 * limits.high:g}%)"
+    if negative:
+        rule = f"must be from 0 to {limits.high:g} (0% to {100 * limits.high:g}%), or down to {limits.low:g} {negative}"
 
     def convert(value: object) -> float:
         fraction = in_percent(value) if isinstance(value, str) else None
@@ -145,11 +152,10 @@ def share(
             raise InputError(f"{shown(value)} is not a share; write for example {example}")
         figure = _finite(value, limits.holds, "a share") if fraction is None else fraction
         if not limits.holds(figure):
-            percentages = f"{100 * limits.low:g}% to {100 * limits.high:g}%"
             meant = figure / 100 if fraction is None else 100 * figure  # 90 for 90%, or 0.9% for 90%
             likely = limits.holds(meant) and (fraction is not None or abs(figure) >= LIKELY_PERCENT)
             hint = f"; did you mean {meant:g} ({100 * meant:g}%)?" if likely else ""
-            raise InputError(f"{shown(value)} is out of range; {limits.sentence()} ({percentages}){hint}")
+            raise InputError(f"{shown(value)} is out of range; {rule}{hint}")
         return figure
 
     text = {"type": "string", "description": f"share, for example {example}"}
@@ -357,6 +363,15 @@ class FileSection(BaseModel):
             Fault((field.alias or key,), f"is missing{_meaning(field)}")
             for key, field in cls.model_fields.items()
             if field.is_required() and not {key, field.alias} & (section.keys() | meant)
+        ]
+        faults += [
+            Fault(
+                (key,),
+                f"says the same as {shown(field.alias)}, which stands there too; leave one of them out",
+                on_key=True,
+            )
+            for key, field in cls.model_fields.items()
+            if field.alias and {key, field.alias} <= section.keys()
         ]
         return _all_at_once(section, handler, faults)
 

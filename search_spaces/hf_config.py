@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, reduce
 from itertools import chain
 from types import UnionType
 from typing import Any
@@ -22,6 +22,8 @@ from .sources import value_at
 LARGEST = 10**8
 """No count in any config is larger; a larger one is a typo."""
 TIED = "tie_word_embeddings"
+LOCAL_GLOBAL = "LG"
+"""Letters of layers that attend a window, and of those that attend in full."""
 WAY_OUT = "`pdplan models --from CONFIG -o my-model.yaml` writes what is understood, to be completed"
 
 
@@ -69,6 +71,9 @@ def notation() -> Mapping[str, Any]:
         families[name] = Family(defaults, frozenset(), {}, sizes)
     for group in table["families"]:
         families |= {name: families.get(name, UNKNOWN).over(group) for name in group["names"]}
+    for name, successor in table["renamed"].items():
+        own = (group for group in table["families"] if name in group["names"])
+        families[name] = reduce(Family.over, own, families[successor])
     everywhere = {*table["understood"], *table["by_layer"], *chain.from_iterable(table["aliases"].values())}
     alone = {field for group in table["families"] for field in group.get("fields", ())}
     patterns = {name: re.compile("|".join(table[name])) for name in ("shapes", "harmless")}
@@ -112,8 +117,17 @@ class ConfigFields:
             if not str(number).isdecimal() or int(number) >= count or not isinstance(values, Mapping):
                 raise self.error(f"'per_layer_config' must have an object for each of {count} layers that it names")
             own[int(number)] |= values
+        for layer_values, block in zip(own, self.block_types() or (), strict=False):
+            layer_values.update({"block_configs": None, **block})
         distinct = {repr(values): replace(self, values={**self.values, **values}) for values in own if values}
         return [distinct.get(repr(values), self) for values in own]
+
+    def block_types(self) -> list[Mapping[str, Any]] | None:
+        """`block_configs` where each is of one block with its type (Nemotron-H-Puzzle); None where there are none."""
+        blocks = self.values.get("block_configs")
+        if not isinstance(blocks, list) or not blocks:
+            return None
+        return blocks if all(isinstance(block, Mapping) and "block_type" in block for block in blocks) else None
 
     def get(self, field: str) -> Any:
         """Value of a field or of its alias; else the family's default; None where neither says anything."""
@@ -223,6 +237,7 @@ class ConfigFields:
         return next((name for name in names if self.values.get(name) is not None), field)
 
     def _whole(self, field: str, value: object, low: int, high: int = LARGEST) -> int:
+        value = int(value) if isinstance(value, float) and value.is_integer() else value
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self.error(f"{shown(field)} is {shorten(value)}, but must be a whole number from {low} to {high}")
         return value
@@ -233,14 +248,14 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
 
     Raises ArchitectureError where a field is not understood, unless lenient.
     """
-    config = without_talker(config)
-    section = text_section(config)
-    values = config if section is None else _shared(config) | config[section]
-    if section is not None and config.get(TIED) is not None and values.get(TIED) is not False:
-        # The outer model has the head. Its class may tie it by default where the checkpoint's section says it does not.
-        values = {**values, TIED: config[TIED]}
-    family = notation()["families"].get(str(values.get("model_type", config.get("model_type"))), UNKNOWN)
-    if section is not None and family.section:
+    values = config = without_talker(config)
+    while (section := text_section(values)) is not None:
+        outer, values = values, _shared(values) | values[section]
+        if outer.get(TIED) is not None and values.get(TIED) is not False:
+            # The outer model has the head. Its class may tie it by default where its section says it does not.
+            values = {**values, TIED: outer[TIED]}
+    family = _family_of(values)
+    if values is not config and family.section:
         family = replace(family, defaults={**family.section, **family.defaults})
     elsewhere = {field: value_at(values, path) for field, path in family.spells.items()}
     values = {**values, **{field: value for field, value in elsewhere.items() if value is not None}}
@@ -249,6 +264,28 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
     if gaps and not lenient:
         raise fields.error(f"config.json has {', '.join(gaps)}, which pdplan does not model; {WAY_OUT}")
     return fields
+
+
+def check_file(config: Mapping[str, Any], fields: ConfigFields) -> None:
+    """Raise ArchitectureError for another file of a model's folder: it has no width, but fields of that file."""
+    if not fields.has("hidden_size"):
+        for file, marks in notation()["other_files"].items():
+            if any(mark in config for mark in marks):
+                raise fields.error(f"this looks like {file}, which does not describe the model; give its config.json")
+
+
+def _family_of(values: Mapping[str, Any]) -> Family:
+    """The family of a model_type, or where that is not known of its class, by which engines choose an implementation.
+
+    >>> _family_of({"model_type": "my_llama", "architectures": ["LlamaForCausalLM"]}).defaults["multi_head"]
+    True
+    """
+    families: Mapping[str, Family] = notation()["families"]
+    classes, model_type = values.get("architectures"), values.get("model_type")
+    if str(model_type) in families or not isinstance(classes, list) or not classes:
+        return families.get(str(model_type), UNKNOWN)
+    word = re.sub(r"(For[A-Z]|LMHead)\w*$", "", str(classes[0])).lower()
+    return next((family for name, family in families.items() if re.sub(r"[_.-]", "", name.lower()) == word), UNKNOWN)
 
 
 def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -390,9 +427,17 @@ def context_length(fields: ConfigFields) -> int:
 
 
 def _position_limit(fields: ConfigFields) -> int:
-    """Positions that the config states [token], under the tokenizer's name where it has no other (Kimi-Linear)."""
-    stated = "max_position_embeddings"
-    return fields.optional(stated, low=1) or fields.optional("model_max_length", low=1) or fields.count(stated)
+    """Positions that the config states [token].
+
+    Engines put the tokenizer's name for them first (Command-R; vLLM's `_get_and_verify_max_len`, SGLang's
+    `CONTEXT_LENGTH_KEYS`), and take other names where there is none.
+    """
+    limits = notation()["rope"]["other_limits"]
+    names = ("max_position_embeddings", *limits)
+    if fields.values.get("model_max_length") is not None:
+        names = ("model_max_length",)
+    stated = (fields.optional(name, low=1) for name in names)
+    return next(filter(None, stated), None) or fields.count("max_position_embeddings")
 
 
 def _extensions(fields: ConfigFields) -> list[tuple[str, Mapping[str, Any], int]]:
@@ -443,7 +488,7 @@ def has_single_blocks(fields: ConfigFields) -> bool:
     """Whether each layer is either a mixer or a feed-forward."""
     words = fields.get("layer_types")
     is_listed = isinstance(words, list) and bool({"moe", "mlp"} & set(map(str, words)))
-    return is_listed or isinstance(fields.get("hybrid_override_pattern"), str)
+    return is_listed or fields.block_types() is not None or isinstance(fields.get("hybrid_override_pattern"), str)
 
 
 def block_pattern(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
@@ -457,8 +502,12 @@ def block_pattern(fields: ConfigFields, layers: int) -> tuple[str, ...] | None:
             )
         return tuple(blocks[letter] for letter in pattern)
     if not has_single_blocks(fields):
+        if "hybrid_override_pattern" in fields.family.fields:
+            raise fields.missing("hybrid_override_pattern", "it says which block each layer has")
         return None
     kinds = _layer_types(fields) | {"moe": "moe", "mlp": "mlp"}
+    if blocks := fields.block_types():
+        fields = replace(fields, values={"layer_types": [block["block_type"] for block in blocks]})
     return tuple(kinds[kind] for kind in fields.labels("layer_types", tuple(kinds), layers) or ())
 
 
@@ -540,7 +589,10 @@ def _ruled_kinds(fields: ConfigFields, layers: int) -> Iterator[tuple[str, ...]]
 
 
 def _beyond_window(fields: ConfigFields, layers: int) -> list[bool]:
-    """Which layers the one `sliding_window` of the config does not hold for."""
+    """Which layers the one `sliding_window` of the config does not hold for: by a period, or letters that repeat."""
+    letters = fields.get("sliding_window_pattern")
+    if isinstance(letters, str) and letters and set(letters) <= set(LOCAL_GLOBAL):  # EXAONE
+        return [letters[layer % len(letters)] == LOCAL_GLOBAL[1] for layer in range(layers)]
     pattern, first = fields.optional("sliding_window_pattern", low=1), fields.optional("max_window_layers")
     if pattern is not None:
         return _last_of_every(pattern, layers)

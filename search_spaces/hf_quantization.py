@@ -75,6 +75,10 @@ def as_stored(
     model = replace(model, cache_quantizer=_cache_quantizer(section))
     rules = _rules(section)
     votes = _votes(rules, layers, apart, single)
+    for dtype, spec, (component,) in _usual(_object(section.get("quantized_layers"))):
+        if set(votes[component]) == {SIXTEEN_BIT}:  # the list has it under names that are not known
+            form = WeightFormat(dtype, _scale({**spec, "quant_method": _method_of(section)}, dtype))
+            votes[component] = Counter({form: votes[component].total()})
     formats: dict[Part, WeightFormat] = {}
     mixed: set[tuple[Part, float]] = set()
     for component, weights in votes.items():
@@ -200,7 +204,24 @@ def _specs(quantization: Mapping[str, Any], method: str) -> Iterator[_Spec]:
         yield from ((dtype, quantization, ()),) if dtype else _METHODS[method](quantization)
 
 
+FUSED = {"gate_up_proj": ("gate_proj", "up_proj"), "qkv_proj": ("q_proj", "k_proj", "v_proj")}
+"""Matrices that engines read as one, and those that they are."""
+
+
 def _listed(layers: Mapping[str, Any]) -> Iterator[_Spec]:
+    """Modules that are listed one by one, of experts the first alone."""
+    named: dict[str, tuple[Mapping[str, Any], list[str]]] = {}
+    for module, spec in layers.items():
+        expert = re.search(r"experts\.(\d+)\.", module)
+        if isinstance(spec, Mapping) and (expert is None or int(expert[1]) == 0):
+            dtype = _format_of("quant_algo", spec.get("quant_algo"), "algorithms")
+            block, _, matrix = module.rpartition(".")
+            named.setdefault(dtype, (spec, []))[1].extend(f"{block}.{name}" for name in FUSED.get(matrix, (matrix,)))
+    for dtype, (spec, names) in named.items():
+        yield dtype, spec, names
+
+
+def _usual(layers: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], tuple[Part]]]:
     """What most of the modules of each part have that are listed one by one."""
     specs: dict[Part, Counter[str]] = defaultdict(Counter)
     by_dtype: dict[str, Mapping[str, Any]] = {}
@@ -377,7 +398,7 @@ def _modules(
         yield Part.ATTENTION, f"{layer}.{'mixer' if single else block}.{matrix}", elements
     if single:
         layer, inner = f"model.layers.{number + 1}", "mixer"
-    for name in ("gate_proj", "up_proj", "down_proj"):
+    for name in ("gate_proj", "up_proj", "down_proj")[not feed_forward.gated :]:
         if feed_forward.experts:
             elements = feed_forward.experts * feed_forward.expert_intermediate
             yield Part.EXPERTS, f"{layer}.{'experts' if apart else f'{inner}.experts'}.0.{name}", elements

@@ -20,6 +20,7 @@ from .hf_config import (
     ConfigFields,
     attention_kinds,
     block_pattern,
+    check_file,
     context_length,
     has_single_blocks,
     notation,
@@ -58,6 +59,7 @@ def parse_config(
     if not isinstance(config, Mapping):
         raise ArchitectureError(f"{name}: config.json must be an object, not {type(config).__name__}")
     fields = open_config(config, name, lenient=lenient)
+    check_file(config, fields)
     hidden = fields.count("hidden_size")
     layers = _layers(fields, hidden)
     parallel = bool(fields.flag("use_parallel_residual"))
@@ -106,7 +108,7 @@ def parse_config(
     except ArchitectureError as error:
         raise fields.error(str(error)) from None
     if (
-        fields.text("expert_dtype") == "fp4"
+        fields.text("expert_dtype") in {"fp4", "mxfp4"}
         and model.native_weight_dtype not in {"fp4", "bf16"}
         and not model.own_dtypes
     ):
@@ -151,19 +153,18 @@ def _host_tables(fields: ConfigFields) -> int:
 
 def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForward]]:
     """Token mixer and feed-forward of every layer, first to last; as many as kinds are listed where no number is."""
-    kinds, stated = fields.get("layer_types"), fields.optional("num_hidden_layers", low=1)
-    is_listed = stated is None and isinstance(kinds, list) and kinds  # Nemotron 3 Ultra
-    layers = len(kinds) if is_listed else fields.count("num_hidden_layers")
+    kinds, stated = fields.get("layer_types") or fields.block_types(), fields.optional("num_hidden_layers", low=1)
+    # Nemotron 3 Ultra lists kinds and has no number
+    layers = len(kinds) if stated is None and isinstance(kinds, list) and kinds else fields.count("num_hidden_layers")
     if layers > MOST_LAYERS:
         raise fields.error(f"'num_hidden_layers' is {layers}, but must be at most {MOST_LAYERS}")
     gated = _has_gate(fields)
     for field, layers_of in (("block_configs", _searched_layers), ("num_mem_blocks", _shared_layers)):
-        if fields.get(field) is not None:
+        if fields.get(field) is not None and not has_single_blocks(fields):
             return layers_of(fields, hidden, layers, gated)
-    pattern = block_pattern(fields, layers)
+    pattern, by_layer = block_pattern(fields, layers), fields.of_layers(layers)
     if pattern is not None:
-        return _patterned_layers(fields, hidden, pattern, gated)
-    by_layer = fields.of_layers(layers)
+        return _patterned_layers(by_layer, hidden, pattern, gated)
     mixers = mixers_of(by_layer, hidden, attention_kinds(fields, layers))
     if fields.flag("no_feed_forward") or fields.flag("mamba_use_mlp") is False:
         return [(mixer, FeedForward(hidden, 0, gated=True)) for mixer in mixers]
@@ -206,22 +207,23 @@ def _engram_rank(fields: ConfigFields) -> int:
 
 
 def _patterned_layers(
-    fields: ConfigFields, hidden: int, pattern: Sequence[str], gated: bool
+    by_layer: Sequence[ConfigFields], hidden: int, pattern: Sequence[str], gated: bool
 ) -> list[tuple[Attention, FeedForward]]:
-    """Layers of one block each, a mixer or a feed-forward (Nemotron-H): a mixer takes the feed-forward that follows."""
-    kinds = dict.fromkeys(pattern)
-    mixers = {kind: mixers_of([fields], hidden, (kind,))[0] for kind in kinds if kind.endswith("attention")}
+    """Layers of one block each, a mixer or a feed-forward (Nemotron-H): a mixer takes the feed-forward that follows.
+
+    Further dense feed-forwards without a mixer between them widen it (Nemotron-H-47B).
+    """
     blocks = {"moe": _experts, "mlp": _dense}
-    blocks_by_kind = {kind: blocks[kind](fields, hidden, gated) for kind in kinds if kind in blocks}
     nothing = FeedForward(hidden, 0, gated=True)
     layers: list[tuple[Attention, FeedForward]] = []
-    for kind in pattern:
-        if kind in mixers:
-            layers.append((mixers[kind], nothing))
-        elif not layers or not layers[-1][1].is_empty:
+    for fields, kind in zip(by_layer, pattern, strict=True):
+        if kind not in blocks:
+            layers.append((mixers_of([fields], hidden, (kind,))[0], nothing))
+            continue
+        block, (mixer, before) = blocks[kind](fields, hidden, gated), layers[-1] if layers else (None, nothing)
+        if mixer is None or before.experts or (block.experts and not before.is_empty):
             raise fields.error("config.json has a feed-forward without a mixer before it, which pdplan does not model")
-        else:
-            layers[-1] = (layers[-1][0], blocks_by_kind[kind])
+        layers[-1] = (mixer, replace(block, intermediate=before.intermediate + block.intermediate))
     return layers
 
 
@@ -390,6 +392,10 @@ def _shared_width(fields: ConfigFields, hidden: int, expert_width: int) -> int:
 def mixers_of(by_layer: Sequence[ConfigFields], hidden: int, kinds: tuple[str, ...]) -> list[Attention]:
     """The mixers of layers of these kinds; by_layer: the fields of each."""
     common, layers = by_layer[0], len(kinds)
+    if common.flag("use_mla") is False:  # DeepSeek-VL2-Tiny, DeepSeek-OCR: widths of latents are null or 0
+        unused = dict.fromkeys(("kv_lora_rank", "v_head_dim", "qk_nope_head_dim"))
+        by_layer = [replace(fields, values={**fields.values, **unused}) for fields in by_layer]
+        common = by_layer[0]
     if common.lacks("kv_lora_rank") and common.get("qk_nope_head_dim"):
         raise common.missing("kv_lora_rank", "it has fields of latent attention")
     sources, last = common.sequence("kv_source_layers", layers), common.optional("num_kv_shared_layers") or 0

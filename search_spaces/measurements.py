@@ -28,6 +28,7 @@ from costmodel.units import KILO, MEGA, MILLI
 from costmodel.words import plural
 
 from .bounds import ACCEPTANCE, DEGREE, MAX_GPUS, MAX_NUM_SEQS, SPECULATIVE_TOKENS, TOKENS, TPOT, TTFT, Bounds
+from .catalog import load_catalog, normalized_name
 from .fields import Reader, choice, count, csv_rows, number, read_cell, share
 from .files import LARGEST_RESULTS, read_text, shipped_table
 
@@ -458,14 +459,15 @@ def read_scripts(path: Path) -> list[Mapping[str, str]]:
 def with_settings(rows: Iterable[Row], scripts: Iterable[Mapping[str, str]]) -> list[Row]:
     """The rows with the flags of their script where they state none; those of other benchmarks stay as they are."""
     by_run: dict[tuple[str, str, str, bool], list[Mapping[str, str]]] = defaultdict(list)
+    names = load_catalog().spellings
     for script in scripts:
-        drafts = Draft.MTP in script.get("variant", "")
-        by_run[script["engine"], script["gpu"], script["precision"], drafts].append(script)
+        gpu, drafts = names.get(normalized_name(script["gpu"]), ""), Draft.MTP in script.get("variant", "")
+        by_run[script["engine"], gpu, script["precision"], drafts].append(script)
     rows_out = list(rows)
     for place, row in enumerate(rows_out):
         if isinstance(row, MeasuredRun) and row.decode is None and row.source.startswith(RUNS):
             name = PLAIN.sub("", row.model.lower())
-            gpu, drafts = row.accelerator.lower().split("_")[0], row.settings.draft is Draft.MTP
+            gpu, drafts = names.get(normalized_name(row.accelerator), row.accelerator), row.settings.draft is Draft.MTP
             for script in reversed(by_run[row.engine, gpu, row.precision, drafts]):
                 words = WORDS["script_models"].get(script["model"], (PLAIN.sub("", script["model"]),))
                 if not any(word in name for word in words):  # the first of the table counts

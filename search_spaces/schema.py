@@ -364,7 +364,7 @@ class WorkloadFile(FileSection):
     """What is optimized; a single word is the goal."""
     constraints: ConstraintsSection = ConstraintsSection()
     """Limits on the whole fleet."""
-    confidence: Annotated[float, share(bounds.CONFIDENCE)] = 0.0
+    confidence: Annotated[float, share(bounds.CONFIDENCE, negative=bounds.QUICK)] = 0.0
     """Plan on step times at the upper end of the interval that covers this share of past predictions [1]; 0: expected;
     a negative share: at its quick end."""
     engine: Annotated[str, choice(*ENGINES)] = "vllm"

@@ -438,8 +438,14 @@ def servable(path: Path, rows: Rows, columns: Columns) -> tuple[Rows, str]:
     if not out.any():
         return rows, ""
     first, left_out = int(np.argmax(out)), int(np.count_nonzero(out))
-    name, tokens = lengths[0] if odd[0][first] else lengths[1]
-    fault, line = f"{name} is {'missing' if tokens[first] == MISSING else tokens[first]}", int(rows.line[first])
+    line, fault = (
+        int(rows.line[first]),
+        " and ".join(
+            f"{name} is {'missing' if tokens[first] == MISSING else tokens[first]}"
+            for (name, tokens), mask in zip(lengths, odd, strict=True)
+            if mask[first]
+        ),
+    )
     words = f"{left_out:,} of {len(rows):,} {'row' if len(rows) == 1 else 'rows'} cannot be served"
     if left_out > MOST_UNSERVABLE * len(rows):
         raise InputError(

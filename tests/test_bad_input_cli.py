@@ -45,6 +45,12 @@ def test_a_plan_and_its_deployment_go_to_different_folders(tmp_path: Path) -> No
     assert not (tmp_path / "out").exists()
 
 
+def test_a_confidence_out_of_range_says_what_a_negative_one_is_for(tmp_path: Path) -> None:
+    allowed = "must be from 0 to 0.98 (0% to 98%), or down to -0.98 for quick GPUs; did you mean 0.9 (90%)?"
+    refused(optimize(tmp_path, problem(confidence=90), "-o", "plan"), f"confidence: 90 is out of range; {allowed}")
+    refused(optimize(tmp_path, problem(), "--confidence", "90"), f"'--confidence': 90 is out of range; {allowed}")
+
+
 # --- what physics forbids -------------------------------------------------------------------------------------------
 
 

@@ -196,7 +196,7 @@ def test_every_total_is_the_sum_of_what_stands_above_it() -> None:
 # --- fleets that a simulation refutes ---------------------------------------------------------------------------------
 
 
-def rented(monkeypatch: pytest.MonkeyPatch, looks: int, judge: Callable[[float, int], str]) -> Any:
+def rented(monkeypatch: pytest.MonkeyPatch, looks: int, judge: Callable[[float, int], str], rate: float = 20.0) -> Any:
     """A purchase of two months on demand; judge: what simulation says of a fleet, by the rate and its replicas."""
 
     def look(instance: Instance, fleet: Fleet, *_most: int) -> tuple[float, str]:
@@ -204,7 +204,7 @@ def rented(monkeypatch: pytest.MonkeyPatch, looks: int, judge: Callable[[float, 
         return (0.5 if fault else 1.0), fault
 
     monkeypatch.setattr("optimizer.procurement.buying.look", look)
-    return buy(problem(), terms(rate=20.0, months=2, by_hour=HALF_DAY, levels=4), looks=looks)
+    return buy(problem(), terms(rate=rate, months=2, by_hour=HALF_DAY, levels=4), looks=looks)
 
 
 def test_a_purchase_does_without_fleets_that_were_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,6 +222,22 @@ def test_a_purchase_does_without_fleets_that_were_refuted(monkeypatch: pytest.Mo
     assert "were simulated at the request rate that they are bought for" in shown
     assert "Simulated and ruled out: " in shown
     assert "by formula, not simulated" in " ".join(buying_text(by_formula, 100).split())
+
+
+def test_where_every_fleet_for_a_rate_misses_that_of_the_next_higher_rate_serves_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    miss, peak = "misses when simulated", 400.0
+    most = rented(monkeypatch, 0, lambda _rate, _count: "", peak).levels.options[-1][0].gpus[0]
+    purchase = rented(monkeypatch, 40, lambda rate, count: miss if rate < peak and count < most else "", peak)
+    assert (purchase.levels.rates.tolist(), purchase.missed) == ([peak], [])
+    assert {sized_fleet.fleet.rate for sized_fleet in purchase.held} == {peak}
+    assert "This purchase misses the SLO" not in buying_text(purchase, 100)
+    hopeless = rented(monkeypatch, 40, lambda rate, _count: miss if rate > 10.0 else "")
+    assert hopeless.missed
+    assert "no fleet that was tried for this rate or a higher one meets it" in " ".join(
+        buying_text(hopeless, 100).split()
+    )
 
 
 # --- what one GPU costs under a contract, and the headroom of spot, against sums done by hand

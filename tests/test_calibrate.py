@@ -123,7 +123,7 @@ def test_what_cannot_be_is_refused(changes: dict[str, object], sentence: str) ->
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"speculative": True}, "speculative decoding is not modeled"),
+        ({"speculative": True}, "it drafts tokens"),
         ({"prompts": 10}, "10 prompts at concurrency 8 are one burst"),
         ({"model": "meta-llama/Llama-3.1-70B-Instruct"}, "it ran Llama-3.1-70B, not Llama-3.1-8B"),
     ],

@@ -20,7 +20,7 @@ from optimizer.fleets.pool import pool_state
 from optimizer.loads.effort import Brake, Effort, Level, never
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Binding
-from optimizer.plans.records import Outcome, Simulation
+from optimizer.plans.records import BURST, Breakdown, Outcome, SimulatedRate, Simulation
 from optimizer.recommend.optimize import judged_rivals
 from optimizer.recommend.search import Rival
 from optimizer.verification import bench as benches
@@ -40,7 +40,7 @@ from optimizer.verification.bench import (
     settling,
 )
 from optimizer.verification.demand import simulated_trace
-from optimizer.verification.judge import MOST_RUNS, Judgement, Rule, Run, judge_runs, simulated_fleet
+from optimizer.verification.judge import MOST_RUNS, Judgement, Rule, Run, breakdown, judge_runs, simulated_fleet
 from optimizer.verification.record import with_simulated_headroom
 from optimizer.verification.verify import Loop
 from tests.optimizer_cases import instance_of, judgement, problem, slo, workload
@@ -186,6 +186,8 @@ def test_a_fleet_with_two_lives_looks_well_until_its_memory_fills(seed: int) -> 
     assert judged.proven
     assert fullest(engines(6000), [alone]) > 0.9
     assert after.classes[0].attainment_high < 0.9
+    assert breakdown(instance, judged) is None
+    assert breakdown(instance, after) == (1, BURST)
 
 
 @pytest.mark.parametrize(("growths", "doublings"), [([-0.1, -0.03, None], 2), ([-0.1, -0.01], 1), ([0.1], 0)])
@@ -238,17 +240,39 @@ def rows(time: float, slots: float) -> list[Binding]:
     ]
 
 
-def simulated(goodput: float | None, fails: float | None) -> Simulation:
-    return cast("Simulation", SimpleNamespace(rate_rps=10.0, goodput_rps=goodput, goodput_fails_rps=fails))
+def simulated(goodput: float, fails: float, breakdown: Breakdown | None) -> Simulation:
+    point = SimulatedRate(rate_rps=fails, held=False, overloaded=False, breakdown=breakdown, classes=[])
+    return Simulation.model_construct(rate_rps=10.0, goodput_rps=goodput, goodput_fails_rps=fails, curve=[point])
 
 
-def test_a_formula_that_promises_too_little_or_too_much_is_mended() -> None:
-    low = with_simulated_headroom(rows(0.8, 0.75), simulated(14.0, 15.0))
+def test_headroom_has_its_reason_from_the_evaluation_that_its_number_is_from() -> None:
+    """By formula prefill-1 breaks first; the simulation says which does, and of which limit."""
+    by_ttft = simulated(14.0, 15.0, Breakdown("decode-1", "tpot"))
+    low = with_simulated_headroom(rows(0.8, 0.75), by_ttft)
     assert [row.used for row in low] == pytest.approx([10 / 14, 10 / 14, 24.0])
-    assert low[1].sentence == (
-        "decode-1 can take 40 % more load in simulation: beyond that, by formula, more than max_num_seqs requests run "
-        "at once, so some wait."
-    )
-    high = with_simulated_headroom(rows(0.6, 0.4), simulated(14.0, 15.0))
-    assert [row.used for row in high] == pytest.approx([10 / 14, 0.4, 24.0])
-    assert high[0].slack == pytest.approx(1 - 10 / 14)
+    assert [row.constraint for row in low] == ["tpot", "tpot", "budget"]
+    room = "can take 40 % more load in simulation: beyond that,"
+    assert low[0].sentence == f"prefill-1 {room} decode-1 makes too many requests exceed the TPOT limit."
+    assert low[1].sentence == f"decode-1 {room} it makes too many requests exceed the TPOT limit."
+    high = with_simulated_headroom(rows(0.6, 0.4), by_ttft)
+    assert [row.used for row in high] == pytest.approx([0.6, 10 / 14, 24.0])
+    assert high[1].slack == pytest.approx(1 - 10 / 14)
+    assert high[0] == rows(0.6, 0.4)[0]
+    same = rows(0.6, 10 / 14.5)
+    assert with_simulated_headroom(same, by_ttft) == same  # both say so
+
+
+@pytest.mark.parametrize(
+    ("breakdown", "reason"),
+    [
+        (Breakdown("decode-1", "burst"), ": beyond that, it does not recover from a burst that fills its KV memory"),
+        (Breakdown("decode-1", "queue"), ": beyond that, it falls behind and its queue grows"),
+        (None, ""),
+    ],
+)
+def test_headroom_names_a_burst_and_a_queue_and_nothing_that_no_run_shows(
+    breakdown: Breakdown | None, reason: str
+) -> None:
+    row = with_simulated_headroom(rows(0.5, 0.75), simulated(14.0, 15.0, breakdown))[1]
+    assert row.sentence == f"decode-1 can take 40 % more load in simulation{reason}."
+    assert row.constraint == ("slots" if breakdown is None else breakdown.limit)

@@ -45,6 +45,7 @@ FAULTS: tuple[tuple[list[dict[str, Any]], dict[str, Any]], ...] = (
     ([PREFILL, POOL | {"role": None}], {}),
     ([POOL], {"workload": "absent.yaml"}),
     ([POOL | {"gpu": "H10O"}], {}),
+    ([POOL | {"accelerator": "H100"}], {}),
     ([POOL | {"replicas": 0}], {}),
     ([POOL | {"isl": {"from": 10, "to": 10}}], {}),
     ([POOL | {"slo_classes": ["defalt"]}], {}),

@@ -164,6 +164,22 @@ def test_a_pattern_of_single_blocks() -> None:
         LLAMA, fields, model_type="nemotron_h", hybrid_override_pattern="--MM*-M-"
     )
     assert "must have one of M * E -" in error_of(LLAMA, fields, model_type="nemotron_h", hybrid_override_pattern="MX")
+    model = parse(LLAMA, fields, model_type="nemotron_h", hybrid_override_pattern="M---MM*-")  # as in Nemotron-H-47B
+    assert [group.feed_forward.intermediate for group in model.layers] == [3 * 128, 0, 128]
+    assert "lacks 'hybrid_override_pattern'" in error_of(LLAMA, fields, model_type="nemotron_h")
+
+
+def test_blocks_that_each_have_fields_of_their_own() -> None:
+    """Nemotron-H-Puzzle: the experts of layers 1 and 3 differ in number and width."""
+    fields = {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 4, "conv_kernel": 4, "expand": 2}
+    kinds = ["mamba", "moe", "attention", "moe"]
+    blocks = [{"block_type": kind} for kind in kinds]
+    blocks[1] |= {"n_routed_experts": 8, "moe_intermediate_size": 32, "num_experts_per_tok": 2}
+    blocks[3] |= {"n_routed_experts": 4, "moe_intermediate_size": 64, "num_experts_per_tok": 1}
+    sizes = {"num_hidden_layers": 4, "n_shared_experts": 0}
+    model = parse(LLAMA, fields, sizes, model_type="nemotron_h_puzzle", block_configs=blocks)
+    experts = [group.feed_forward for group in model.layers]
+    assert [(e.experts, e.expert_intermediate, e.experts_per_token) for e in experts] == [(8, 32, 2), (4, 64, 1)]
 
 
 PUBLISHED = yaml.safe_load((Path(__file__).parent / "published_configs.yaml").read_text("utf-8"))
@@ -231,6 +247,9 @@ def test_a_model_type_that_is_not_known_is_said() -> None:
     source = parse(LLAMA, model_type="brand_new").source
     assert source == UNKNOWN_TYPE
     assert parse(LLAMA, model_type="ouro").source == ""
+    of_class = parse(LLAMA, model_type="my_llama", architectures=["LlamaForCausalLM"], without="tie_word_embeddings")
+    assert (of_class.source, of_class.parameters) == ("", parse().parameters)
+    assert "'eagle_config' = " in error_of(LLAMA, eagle_config={"layers": [1, 2]})  # a draft model
     sentence = "Llama-3.1-8B is read by the fields of its config.json alone"
     for model in (load_model("Llama-3.1-8B"), replace(load_model("Llama-3.1-8B"), source=source)):
         sentences = " ".join(assumptions(instance_of(problem(model=model))))
@@ -263,6 +282,40 @@ def test_forms_that_transformers_saves_anew() -> None:
     listed = {"layer_types": ["full_attention"] * 8, "num_sliding_attention_heads": 8}
     assert windows(parse(listed, LLAMA)) == {None: 8}
     assert "no sliding layers" in error_of(num_sliding_attention_heads=8)
+    twice = {"model_type": "some_vl", "text_config": {"model_type": "some_lm", "llm_config": LLAMA}}
+    assert parse(twice).layers == parse().layers
+    for text in (twice, {"lm_config": LLAMA}, {**LLAMA, "text_config": None}, {**LLAMA, "hidden_size": 64.0}):
+        assert parse(text).parameters == parse().parameters
+    assert windows(parse(sliding_window=16, sliding_window_pattern="LLLG", head_dim=8)) == {16: 6, None: 2}  # EXAONE
+    assert parse(num_key_value_heads=[2] * 8).layers == parse().layers
+
+
+def test_latent_attention_that_is_off() -> None:
+    """DeepSeek-VL2-Tiny: heads, whatever widths of latents stand there; its section may have no model_type."""
+    none = {"use_mla": False, "kv_lora_rank": None, "q_lora_rank": None, "v_head_dim": 0, "qk_nope_head_dim": 0}
+    text = {key: value for key, value in MOE.items() if key not in ("model_type", "hidden_act")}
+    model = parse(model_type="deepseek_vl_v2", language_config={**text, **none, "qk_rope_head_dim": 0})
+    assert model.kv_bytes_per_token("bf16") == 8 * 2 * 64 * 2
+
+
+def test_the_limit_of_the_tokenizer_is_the_context() -> None:
+    """Command-R: engines take it instead of the positions; other names count where there are none."""
+    assert parse(model_max_length=131_072).max_position == 131_072
+    assert parse(without="max_position_embeddings", max_seq_len=8192).max_position == 8192
+
+
+@pytest.mark.parametrize(
+    ("content", "file"),
+    [
+        ({"do_sample": True, "temperature": 0.6, "eos_token_id": [1]}, "generation_config.json"),
+        ({"tokenizer_class": "LlamaTokenizer", "model_max_length": 4096}, "tokenizer_config.json"),
+        ({"metadata": {"total_size": 1}, "weight_map": {}}, "model.safetensors.index.json"),
+        ({"peft_type": "LORA", "r": 16}, "adapter_config.json"),
+        ({"dim": 5120, "n_layers": 40, "hidden_dim": 14336, "n_kv_heads": 8}, "params.json"),
+    ],
+)
+def test_another_file_than_the_config_is_said(content: dict[str, Any], file: str) -> None:
+    assert f"this looks like {file}" in error_of(content)
 
 
 COUNTED = yaml.safe_load((Path(__file__).parent / "class_counts.yaml").read_text("utf-8"))
@@ -282,6 +335,8 @@ def test_what_a_config_leaves_out_is_its_class_default_and_null_is_not() -> None
     window = {"head_dim": 16, "sliding_window": 4096, "without": "use_sliding_window"}
     assert windows(parse(model_type="qwen3", **window)) == {None: 8}
     assert windows(parse(model_type="mistral", head_dim=8)) == {4096: 8}
+    assert windows(parse(model_type="gpt_oss", sliding_window=16, head_dim=8)) == {16: 4, None: 4}
+    assert windows(parse(model_type="olmo3", sliding_window=16, head_dim=8)) == {16: 6, None: 2}
 
 
 def test_adapters_of_shared_attention() -> None:

@@ -21,9 +21,16 @@ from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.bisection import boundary
 from optimizer.loads.instance import Instance
-from optimizer.plans.records import Outcome
+from optimizer.plans.records import QUEUE, Outcome
 from optimizer.verification.demand import closed_demand, diurnal_demands, planned_profile, simulated_trace
-from optimizer.verification.judge import Judgement, judge_demands, pool_behind, simulated_fleet, until_decided
+from optimizer.verification.judge import (
+    Judgement,
+    breakdown,
+    judge_demands,
+    pool_behind,
+    simulated_fleet,
+    until_decided,
+)
 from optimizer.verification.simulated_plan import LOADS, Curve, fleet_use, goodput, judge, latency_curve
 from search_spaces.loader import load_problem, problem_of
 from tests.optimizer_cases import instance_of, judged_class, judgement, problem, slo, workload
@@ -76,9 +83,21 @@ def test_one_pool_that_falls_behind_is_enough() -> None:
     assert found.overload.where == "queue"
     assert not found.held
     assert not found.proven
+    assert breakdown(instance, found) == (1, QUEUE)
     even = replace(fleet.pools[0], route=fleet.pools[0].route / 0.91 * 0.96)
     kept = Fleet((even, replace(fleet.pools[1], route=fleet.pools[1].route / 0.09 * 0.04), fleet.pools[2]))
     assert judge(instance, kept, requests=8000).proven
+
+
+@pytest.mark.parametrize(
+    ("ttft", "tpot", "expected"),
+    [(0.16, 5.0, (0, "ttft")), (60.0, 0.007, (1, "tpot")), (60.0, 5.0, None)],
+)
+def test_what_breaks_is_the_metric_that_most_late_requests_exceed_and_the_pool_that_makes_them_late(
+    ttft: float, tpot: float, expected: tuple[int, str] | None
+) -> None:
+    instance = instance_of(problem(slos=(slo(ttft=ttft, tpot=tpot),), workload=workload(rate=6.0)))
+    assert breakdown(instance, judge(instance, apart(instance, 2, 1), requests=REQUESTS)) == expected
 
 
 @pytest.mark.parametrize(

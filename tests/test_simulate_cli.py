@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from costmodel.simulator.metrics import Overload
+from optimizer.verification.bench import Slice
+from optimizer.verification.judge import Judgement, judge_runs
 from optimizer.verification.simulated_plan import GOODPUT_RUNS, LOADS, SimulationRequest
 from pdplan.cli import run
 from reports.text import rate
@@ -104,6 +108,40 @@ def test_the_json_is_the_same_again_and_its_parts_agree(plan_file: Path, capsys:
         assert (ends, gaps) == (sorted(ends), sorted(gaps))
         assert ends[0] > case["ttft_s"]["p50"]
         assert gaps[0] >= case["tpot_s"]["p50"]
+
+
+@pytest.mark.parametrize(
+    ("test", "key", "verdict", "reason"),
+    [
+        ("stays_behind", "stuck", "misses", "A burst that fills its KV memory leaves it behind for good."),
+        ("gives_way", "near_capacity", "undecided", "It is too near its limit to tell: with 5 % more requests"),
+    ],
+)
+def test_a_fleet_that_misses_under_strain_is_told_so_by_simulate_and_by_evaluate(
+    test: str,
+    key: str,
+    verdict: str,
+    reason: str,
+    plan_file: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missed(portion: Slice, *_: object) -> Judgement:
+        judgement = judge_runs(portion.instance, portion.engines, portion.runs(500, 0, 1))
+        return replace(judgement, overload=Overload(True, 0.2, 0.1, "queue"))
+
+    assert answer(capsys, plan_file, "--requests", "8000")["verdict"] == "meets"
+    monkeypatch.setattr(Slice, test, missed)
+    value = answer(capsys, plan_file, "--requests", "8000")
+    assert (value["verdict"], value["held"], value[key]) == (verdict, False, True)
+    assert all(case["attainment_low"] >= case["attainment_goal"] for case in value["classes"])
+    assert run(["simulate", str(plan_file), "--requests", "8000"]) == 3
+    assert reason in " ".join(capsys.readouterr().out.split())
+    day = ["simulate", str(plan_file), "--requests", "8000", "--diurnal", "1,0.5"]
+    assert run(day) == 0  # not at one rate
+    capsys.readouterr()
+    assert run(["evaluate", str(plan_file), "--effort", "none"]) == 3
+    assert reason in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_curve_is_shown_and_told(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

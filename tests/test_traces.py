@@ -95,6 +95,7 @@ SERVABLE = [f"{second},{10 + second},5" for second in range(1, 41)]
         ("0,10,", "osl is missing"),
         ("0,10,n/a", "osl is missing"),
         ("0,10,16777217", "osl is 16777217"),
+        ("0,,0", "isl is missing and osl is 0"),
     ],
 )
 def test_rows_that_no_engine_can_serve_are_left_out_counted_and_noted(write: Write, row: str, fault: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,21 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.purchase import allowed, fewer_replicas, fleet_cost
-from optimizer.loads.instance import Instance
+from optimizer.loads.effort import Brake, Effort, Level
+from optimizer.loads.instance import Instance, as_planned
+from optimizer.recommend.changed_problem import CONFIDENCE, solution_of
 from optimizer.search.search import FleetSearch, evaluated
 from optimizer.verification.bench import Bench, Verdict, fleet_key, valid
 from optimizer.verification.verify import Loop, SearchResult, more_replicas, with_one_replica_less
+from search_spaces.loader import load_problem
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, judgement, limit, problem, space, workload
+from tests.running import tiny
 from tests.small_fleets import apart, pool, replicas, small
 
 GOAL = 0.9
+CHAT = ((500, 200, 0.5), (2000, 400, 0.35), (6000, 600, 0.15))
+"""ISL, OSL and share of the requests of a chat."""
 
 
 def miss(instance: Instance, fleet: Fleet, share: float, blamed: tuple[int, ...] = (0,), **changes: Any) -> Verdict:
@@ -237,3 +244,20 @@ def test_whatever_is_simulated_it_ends_with_what_held_or_nothing(seqs: int, chun
     if fleet is not None:
         assert any(fleet is looked for looked in looks)
         assert share(fleet) >= GOAL
+
+
+def test_a_fleet_of_other_engines_may_survive_slow_gpus_for_less_than_more_replicas(tmp_path: Path) -> None:
+    """By formula one decode engine of TP4 is enough there, for $47.88/h. It misses, and a second makes $63.84/h."""
+    rows = [dict(zip(("isl", "osl", "share"), row, strict=True)) for row in CHAT]
+    sections = {
+        "model": "Llama-3.3-70B",
+        "workload": {"request_rate": "8/s", "lengths": {"histogram": rows}},
+        "slo": {"ttft": "1.5s", "tpot": "40ms", "percentile": "p95"},
+        "accelerators": [{"name": "H100", "price": 3.99, "inventory": 16}],
+        "search": {"roles": ["prefill", "decode"], "pipeline_parallel": [1, 2]},
+        "confidence": CONFIDENCE,
+    }
+    slow = as_planned(instance_of(load_problem(tiny(tmp_path, **sections))))
+    solution = solution_of(slow, Effort(Level.STANDARD, Brake()))
+    assert solution is not None
+    assert solution.cost == pytest.approx(14 * 3.99)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,12 +17,15 @@ from optimizer.loads.instance import planned_instance
 from optimizer.plans.records import Sensitivity, engine_counts
 from optimizer.recommend.changed_problem import with_limit
 from optimizer.recommend.optimize import optimize
-from optimizer.whatif.answer import ScenarioEffort
+from optimizer.verification.bench import make_bench
+from optimizer.verification.verify import Loop
+from optimizer.whatif.answer import ScenarioAnswer, ScenarioEffort, nothing
 from optimizer.whatif.curves import frontier
 from optimizer.whatif.sensitivity import STEP_TIME, break_even, kind_of, levers, relaxation, sensitivity, shadow_prices
-from optimizer.whatif.solver import answer, answer_of_plan
+from optimizer.whatif.solver import answer, answer_of_plan, cheapest_of, demand_of, fleet_under
 from pdplan.cli import run
 from reports.answers.curves import curve_record
+from reports.answers.whatif import SHAPES, cells_of, map_headline
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import scenario_problem
@@ -57,6 +61,42 @@ def test_a_scenario_costs_what_optimize_says_and_its_bound_is_the_floor(changes:
     assert best.gap == pytest.approx(plan.certified_gap, abs=2e-3)
     few, cost = answer(problem), best.cost or 0.0
     assert few.cost >= cost * (1.0 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rate", "ttft", "tpot", "roles"),
+    [
+        (16.0, 1.0, 0.015, ["colocated"]),
+        (36.0, 2.0, 0.02, ["colocated"]),
+        (20.0, 2.0, 0.02, ["prefill", "decode"]),
+        (24.0, 1.0, 0.05, ["colocated"]),
+    ],
+)
+def test_of_equal_fleets_a_map_a_queue_of_simulations_and_the_search_take_the_same(
+    rate: float, ttft: float, tpot: float, roles: list[str]
+) -> None:
+    stated = {"workload": demand(rate, 0.7), "slo": {"ttft": ttft, "tpot": tpot}, "accelerators": ["H100"]}
+    problem = problem_of(THREE_GPUS | stated, "equal", BASE)
+    answers = [answer(problem, changes={"search.roles": list(shape)}) for shape in SHAPES.values()]
+    assert answers[0].cost == pytest.approx(answers[1].cost)
+    best = cheapest_of(problem, {}, answers)
+    assert [pool.role for pool in best.pools] == roles
+    assert best.pools == answer(problem).pools
+    assert best.pools == answer(problem, ScenarioEffort.FULL).pools
+    instance = planned_instance(problem)
+    queue = Loop(make_bench(instance), [fleet_under(demand_of(problem), item.pools).fleet for item in answers])
+    assert [pool.role.value for pool in queue.cheapest().fleet.pools] == roles
+    assert cheapest_of(problem, {}, answers[::-1]) is best
+    keys, setting = ["rate", "burstiness"], {"rate": rate, "burstiness": 1.0}
+    cell = cells_of(keys, [ScenarioAnswer(setting, item) for item in answers], partial(cheapest_of, problem))[0]
+    assert (cell.shape, cell.best) == (["colocated", "disaggregated"][len(roles) - 1], best)
+    assert map_headline(keys, [cell]) == "Colocated and disaggregated fleets cost the same in 1 cell."
+
+
+def test_the_cheapest_answer_is_the_cheapest_fleet_and_none_where_no_answer_has_one() -> None:
+    none, (dear, cheap) = nothing("no fleet"), [answer(small(rate)) for rate in (90.0, 20.0)]
+    assert cheapest_of(small(), {}, [dear, none, cheap]) is cheap
+    assert cheapest_of(small(), {}, [none, none]) is None
 
 
 @settings(max_examples=5)

@@ -87,6 +87,14 @@ def test_a_sweep_is_rows_in_grid_order_a_table_and_a_page(workload: Path, tmp_pa
     assert f"8 scenarios: the cheapest fleet costs ${min(costs):.2f}/h to ${max(costs):.2f}/h" in text
 
 
+@pytest.mark.parametrize(("budget", "more"), [(1.5, "serves more demand"), (40, "serves no more demand")])
+def test_a_budget_that_another_limit_makes_worthless_serves_no_more(budget: float, more: str, workload: Path) -> None:
+    limits = {"max_gpus": 3, "budget": budget, "headroom": {"replicas": 0}}
+    options = ("--set", f"constraints={json.dumps(limits)}", "--set", "workload.request_rate=1/s", "--verify", "0")
+    done = CliRunner().invoke(cli, ["whatif", str(workload), "--shadow-prices", *options])
+    assert f"{more}, saves nothing" in " ".join(done.stdout.split()), done.output
+
+
 def test_a_map_has_the_cheapest_fleet_of_each_shape_in_every_cell(workload: Path, tmp_path: Path) -> None:
     page, table = tmp_path / "map.html", tmp_path / "map.csv"
     asked = ("map", workload, "--over", "isl=300,2400", "--over", "rate=10,80", "--jobs", 1)

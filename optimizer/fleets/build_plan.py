@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -23,6 +23,7 @@ from costmodel.engine import Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import InputError, shown
 from costmodel.estimate import step_estimate
+from costmodel.metric import Metric, Scope, limit_names
 from costmodel.step import StepLoad, step_time
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage, plural
@@ -84,12 +85,21 @@ NO_FLEET: dict[str, Any] = {
 """Fields of a plan that has no fleet."""
 
 
-MEANING = {
-    Resource.TIME: "prompts wait too long for the TTFT limit",
-    Resource.SLOTS: "more than max_num_seqs requests run at once, so some wait",
-    Resource.KV_MEMORY: "the KV cache fills the memory",
-    Resource.ATTENTION_TIME: "decode steps take too long for the TPOT limit",
-}
+def shortage(resource: Resource, metrics: Container[Metric]) -> str:
+    """What happens in a pool that runs out of a resource; metrics: those that an SLO class limits.
+
+    >>> shortage(Resource.TIME, [Metric.E2E])
+    'prompts wait too long for the e2e limit'
+    """
+    match resource:
+        case Resource.SLOTS:
+            return "more than max_num_seqs requests run at once, so some wait"
+        case Resource.KV_MEMORY:
+            return "the KV cache fills the memory"
+        case Resource.ATTENTION_TIME:
+            return f"decode steps take too long for the {limit_names(metrics, Scope.LATER)} limit"
+        case _:
+            return f"prompts wait too long for the {limit_names(metrics, Scope.FIRST)} limit"
 
 
 def engine_pools(instance: Instance, fleet: Fleet) -> list[EnginePool]:
@@ -443,14 +453,16 @@ def more_load(load: float) -> str:
     return percentage(load - 1.0, 1 if load < 1.01 else 0)
 
 
-def pool_binding(pool: FleetPool, headroom: PoolHeadroom, prompt_time: float = 0.0) -> Binding:
+def pool_binding(
+    pool: FleetPool, headroom: PoolHeadroom, metrics: Container[Metric], prompt_time: float = 0.0
+) -> Binding:
     """How close a pool is to the load at which an SLO breaks; prompt_time: share of the time with a prompt [1].
 
     Waiting prompts share steps, so prompts may fill nearly all of the time long before the pool is at its capacity.
     """
     share = 1.0 / headroom.load if headroom.load > 0.0 else float("inf")
     shared = f" (prompts that wait are batched, so its prompt time of {percentage(prompt_time, 1)} grows by less)"
-    why = f"{MEANING[headroom.resource]}{shared if 1.0 < prompt_time * headroom.load < float('inf') else ''}"
+    why = f"{shortage(headroom.resource, metrics)}{shared if 1.0 < prompt_time * headroom.load < float('inf') else ''}"
     if headroom.load >= 1.0:
         room = f"can take {more_load(headroom.load)} more load by formula: beyond that,"
     elif headroom.load > 0.0:
@@ -500,7 +512,7 @@ def binding_limits(
 ) -> list[Binding]:
     """How close the pools and the SLO classes are to their limits."""
     pools = zip(fleet.pools, headrooms, evaluation.states, strict=True)
-    limits = [pool_binding(pool, headroom, state.utilization) for pool, headroom, state in pools]
+    limits = [pool_binding(pool, headroom, instance.flows.limits, state.utilization) for pool, headroom, state in pools]
     for slo, attainment in zip(instance.problem.slos, evaluation.attainment, strict=True):
         limits.append(attainment_binding(slo.name, 1.0 - float(attainment), 1.0 - slo.attainment))
     return limits

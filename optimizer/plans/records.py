@@ -328,6 +328,22 @@ class SimulatedClass(ClassJudgement):
     tpot_cdf_s: list[Measure]
 
 
+QUEUE, BURST = "queue", "burst"
+"""Limits of a fleet besides metrics: a pool falls behind its arrivals, or stays behind once its KV memory was full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """What a fleet breaks first at a rate that is too high for it, in simulation.
+
+    pool: id of the pool that is to blame for most of it; limit: the metric that most of its late requests exceed, or
+    QUEUE or BURST.
+    """
+
+    pool: str
+    limit: str
+
+
 class SimulatedRate(Record):
     """The fleet at one arrival rate, in one run."""
 
@@ -338,6 +354,8 @@ class SimulatedRate(Record):
     outcome: Judged | None = None
     """Null in plans of older versions."""
     overloaded: bool
+    breakdown: Breakdown | None = None
+    """What ends the goodput here; null where every goal is shown to be met, and in plans of older versions."""
     classes: list[ClassLatencies]
 
     @property
@@ -525,6 +543,13 @@ class Simulation(Record):
     """Fleets that were simulated."""
     repairs: Count
     """Of them those made from a fleet that had missed."""
+
+    @property
+    def beyond_goodput(self) -> SimulatedRate | None:
+        """The first rate beyond the goodput that was tried; None where none is known."""
+        fails = self.goodput_fails_rps
+        points = (at for at in self.curve if fails is not None and math.isclose(fails, at.rate_rps, rel_tol=ROUNDING))
+        return next(points, None)
 
 
 class SafeStatus(StrEnum):

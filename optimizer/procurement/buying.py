@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from search_spaces.bounds import PRICE
 from search_spaces.buying_terms import HOURS_PER_MONTH, Contract, Spot, Terms, Tier
 from search_spaces.problem import Problem
 
-from .levels import Levels, Option, SizedFleet, level_rates, search_levels
+from .levels import Levels, Option, SizedFleet, level_rates, levels_without, search_levels
 
 # What a contract costs.
 
@@ -245,16 +246,23 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
     """Choose what to reserve and buy for a forecast; what is owned is a contract of the terms here.
 
     looks: fleets that are simulated at most, of those that serve some hour of some path. Where one misses, fleets and
-    commitments are chosen again without it, CANDIDATES times at most; what still misses is said (`BuyingPlan.missed`).
+    commitments are chosen again without it: CANDIDATES times others are searched for, then those at hand must do, as a
+    fleet serves every lower rate too. What still misses is said (`BuyingPlan.missed`).
     Raises InfeasibleError when no fleet serves the highest rate of the forecast.
     """
     problem = replace(problem, offers=tuple(replace(offer, owned=0) for offer in problem.offers))
     rates_ahead, chances = terms.forecast.every_rate
     rates, prices = level_rates(rates_ahead, terms.forecast.levels, chances), _prices(problem, terms)
     looked: dict[tuple[object, ...], FleetCheck] = {}
-    for _ in range(1 + CANDIDATES):
+    for number in count():
         misses = [item for item in looked.values() if item.fault]
-        levels = search_levels(problem, rates, prices, progress or silent, [miss.fleet for miss in misses])
+        refuted_fleets = [miss.fleet for miss in misses]
+        if number <= CANDIDATES:
+            levels = search_levels(problem, rates, prices, progress or silent, refuted_fleets)
+        elif (fewer := levels_without(levels, refuted_fleets, problem, prices)) is not None:
+            levels = fewer
+        else:
+            break
         if not all(levels.options):
             fault = f"no fleet meets the SLOs at {float(rates_ahead.max()):.4g}/s, the highest rate of the forecast"
             limits = [
@@ -268,9 +276,9 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
         plan = buy_at(problem, terms, levels, progress)
         fleets = _serving(plan.outcomes)
         new = [sized_fleet for key, sized_fleet in fleets.items() if key not in looked][: max(looks - len(looked), 0)]
-        for number, sized_fleet in enumerate(new):
+        for place, sized_fleet in enumerate(new):
             label = f"simulating {sized_fleet.gpus} at {sized_fleet.rate:.3g} req/s"
-            (progress or silent)(label, 0.5 + 0.5 * number / len(new))
+            (progress or silent)(label, 0.5 + 0.5 * place / len(new))
             problem_then = sized_fleet.instance.problem
             load = replace(problem_then.workload, request_rate=sized_fleet.rate)
             here = replace(sized_fleet.instance, problem=replace(problem_then, workload=load))

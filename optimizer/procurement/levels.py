@@ -77,10 +77,14 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Rates, ascending [1/s], and for each the ways to serve it; those of higher rates serve lower ones too."""
+    """Rates, ascending [1/s], and for each the ways to serve it; those of higher rates serve lower ones too.
+
+    own: the fleets that were found at each rate, of which these ways are made.
+    """
 
     rates: FloatArray
     options: tuple[tuple[Option, ...], ...]
+    own: tuple[tuple[Option, ...], ...] = ()
 
     @property
     def most(self) -> IntArray:
@@ -152,7 +156,7 @@ def make_levels(
             )
         )
         usable[level] = _best([*usable[level], *filter(fits, pairs)], prices)
-    return Levels(rates, tuple(usable))
+    return Levels(rates, tuple(usable), tuple(map(tuple, fleets)))
 
 
 def side_by_side(options: Sequence[Option]) -> Option:
@@ -215,6 +219,21 @@ def search_levels(
         paid = (replace(option, gpus=tuple(row)) for option, row in zip(together, gpus, strict=True))
         fleets.append([option for option in paid if option_within_limits(problem, option)])
     return make_levels(rates, fleets, prices, lambda option: option_within_limits(problem, option))
+
+
+def levels_without(
+    levels: Levels, misses: Sequence[SizedFleet], problem: Problem, prices: Sequence[Sequence[float]]
+) -> Levels | None:
+    """The levels without some fleets, and without rates that no other was found for; None where the highest goes."""
+    keys = {miss.key for miss in misses}
+    options = [
+        [option for option in own if keys.isdisjoint(sized_fleet.key for sized_fleet in option.fleets)]
+        for own in levels.own
+    ]
+    if not options[-1]:
+        return None
+    rates = levels.rates[[bool(row) for row in options]]
+    return make_levels(rates, list(filter(None, options)), prices, lambda option: option_within_limits(problem, option))
 
 
 def _markets(problem: Problem, prices: Sequence[float]) -> list[Problem]:

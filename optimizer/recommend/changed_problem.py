@@ -42,7 +42,7 @@ from optimizer.plans.records import (
 )
 from optimizer.search.bound import most_volume, possible_instance
 from optimizer.search.mixtures import leanest
-from optimizer.search.search import evaluated, unmixed, with_near_fleets
+from optimizer.search.search import engines_unlike, evaluated, unmixed, with_near_fleets
 from optimizer.search.settings import make_settings
 from optimizer.verification.bench import Verdict, fleet_key, make_bench, miss_words, sure_verdict
 from optimizer.verification.verify import Loop
@@ -144,7 +144,11 @@ def by_formula(instance: Instance, late: Late = never, usable: BoolArray | None 
 
 
 def solution_of(instance: Instance, effort: Effort) -> Solution | None:
-    """The cheapest fleet of an instance: by formula, and confirmed by simulation where the effort simulates."""
+    """The cheapest fleet of an instance: by formula, and confirmed by simulation where the effort simulates.
+
+    Simulation begins with fleets of other engines too, as that for the plan itself does: where the cheapest by formula
+    miss, one of those may hold that costs less than more replicas.
+    """
     late = effort.brake.stopped
     if effort.level is Level.QUICK or late():
         return by_formula(instance, late)
@@ -152,7 +156,9 @@ def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     fleet = leanest(space)
     if not fleet.pools:
         return None
-    loop = Loop(make_bench(instance, late=late), with_near_fleets(space, fleet), space)
+    rivals = [by_formula(instance, late, engines_unlike(instance, pool)) for pool in fleet.pools]
+    fleets = [*with_near_fleets(space, fleet), *(rival.fleet for rival in rivals if rival is not None)]
+    loop = Loop(make_bench(instance, late=late), fleets, space)
     winner = loop.confirmed(effort.inner).winner
     return None if winner is None else Solution(instance, winner.fleet, winner)
 

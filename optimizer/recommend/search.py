@@ -25,7 +25,7 @@ from optimizer.plans.plan import Proof, Status, bound_for, proof_of_cost, proof_
 from optimizer.plans.records import ROUNDING, TOLERANCE, CheaperFleets
 from optimizer.search.bound import least_cost
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest, or_mixed
-from optimizer.search.search import FleetSearch, evaluated, fleets_between, unmixed, with_near_fleets
+from optimizer.search.search import FleetSearch, engines_unlike, evaluated, fleets_between, unmixed, with_near_fleets
 from optimizer.search.settings import EngineSettings
 from optimizer.verification.bench import Bench, Verdict, confirmed, fleet_key, goodput_of, make_bench
 from optimizer.verification.judge import Goodput, OutOfTimeError
@@ -302,9 +302,7 @@ def other_fleets(search: FleetSearch, comparison: Sequence[Rival]) -> list[Rival
 
 def _without_engines(instance: Instance, pool: FleetPool) -> Restriction:
     """A restriction that excludes engines of the GPU type, size and role of a pool."""
-    tables, role = instance.tables, np.arange(len(ROLES))[:, None] == ROLES.index(pool.role)
-    alike = (tables.offer == tables.offer[pool.shape]) & (tables.gpus == tables.gpus[pool.shape])
-    return Restriction(OTHER_ENGINES, f"without {_engine_words(instance, pool)}", ~(role & alike))
+    return Restriction(OTHER_ENGINES, f"without {_engine_words(instance, pool)}", engines_unlike(instance, pool))
 
 
 def _bought(instance: Instance, fleet: Fleet) -> frozenset[str]:

@@ -469,6 +469,13 @@ def evaluated(instance: Instance, late: Late = never, usable: BoolArray | None =
     return FleetSearch.of(instance, settings, late)
 
 
+def engines_unlike(instance: Instance, pool: FleetPool) -> BoolArray:
+    """Which engines in which roles, (roles, shapes), are not of the GPU type, size and role of a pool."""
+    tables, role = instance.tables, np.arange(len(ROLES))[:, None] == ROLES.index(pool.role)
+    alike = (tables.offer == tables.offer[pool.shape]) & (tables.gpus == tables.gpus[pool.shape])
+    return np.asarray(~(role & alike))
+
+
 def unmixed(search: FleetSearch, below: float = math.inf) -> Fleet:
     """The cheapest fleet of one or two pools that holds, below a cost [$/h]; empty if there is none."""
     cheapest = cheapest_held(search, search.instance.problem, below)

@@ -461,7 +461,7 @@ def crowded(demand: Demand, count: int) -> Demand:
 
 def lasting(instance: Instance, engines: SimulatedFleet, run: Run) -> Judgement | None:
     """The judgement of the second half of a run that began with a crowd, if engines preempted and it still misses."""
-    late = judge_runs(instance, engines, [run], warm_up=DRAINED)
+    late = replace(judge_runs(instance, engines, [run], warm_up=DRAINED), crowded=True)
     return late if late.preempting and late.refuted else None
 
 

@@ -42,7 +42,16 @@ from optimizer.loads.bisection import boundary
 from optimizer.loads.effort import Late, never
 from optimizer.loads.flows import Demand
 from optimizer.loads.instance import Instance, factor_at, step_intervals
-from optimizer.plans.records import HALVING_RUNS, MOST_MORE, QUANTILES, ClassJudgement, Outcome, Quantiles
+from optimizer.plans.records import (
+    BURST,
+    HALVING_RUNS,
+    MOST_MORE,
+    QUANTILES,
+    QUEUE,
+    ClassJudgement,
+    Outcome,
+    Quantiles,
+)
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
 
@@ -72,13 +81,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The result of runs of a fleet; rate: arrivals [1/s]; overload: of the fleet, or of the pool furthest behind."""
+    """The result of runs of a fleet; rate: arrivals [1/s]; overload: of the fleet, or of the pool furthest behind.
+
+    crowded: whether the runs began with a crowd that fills the memory.
+    """
 
     rate: float
     classes: tuple[ClassJudgement, ...]
     overload: Overload
     engines: SimulatedFleet
     runs: tuple[Run, ...]
+    crowded: bool = False
 
     @property
     def overloaded(self) -> bool:
@@ -437,15 +450,60 @@ def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:
 
     Late requests of the classes that miss their goal count, or of all classes if none does.
     """
-    behind = [not item.proven for item in judgement.classes]
-    class_mask = np.array(behind if any(behind) else [True] * len(behind))
     late = np.zeros(len(judgement.engines))
-    for run in judgement.runs:
-        late_first, late_next = _late(instance, run, class_mask)
-        np.add.at(late, _late_in(run, late_first), 1.0)
-        np.add.at(late, _pools(run)[1][late_next], 1.0)
+    for pool in pools_by_request(instance, judgement):
+        np.add.at(late, pool[pool >= 0], 1.0)
     share = late / max(late.sum(), 1.0)
     return tuple(np.flatnonzero(share >= min(0.5 / late.size, share.max(initial=0.0))).tolist())
+
+
+def breakdown(instance: Instance, judgement: Judgement) -> tuple[int, str] | None:
+    """Index of the pool that breaks first in these runs, and its limit (`Breakdown`); None if no request is late.
+
+    Of a fleet that keeps up, the pool that is to blame for most late requests, and the metric that most of these
+    exceed.
+    """
+    if judgement.proven:
+        return None
+    pools = len(judgement.engines)
+    if judgement.crowded:
+        uses = [use for run in judgement.runs for use in run.result.engines]
+        preemptions = [sum(use.preemptions for use in uses if use.pool == number) for number in range(pools)]
+        return int(np.argmax(preemptions)), BURST
+    behind = pool_behind(judgement)
+    if behind is not None:
+        return behind, QUEUE
+    late = np.zeros((pools, len(Metric)), dtype=np.int64)
+    totals = np.zeros(pools, dtype=np.int64)
+    for run, pool in zip(judgement.runs, pools_by_request(instance, judgement), strict=True):
+        totals += np.bincount(pool[pool >= 0], minlength=pools)
+        for number, slo in enumerate(instance.problem.slos):
+            own = (pool >= 0) & (instance.flows.slo[run.demand.flow] == number)
+            for column, metric in enumerate(Metric):
+                if metric in slo.limits:
+                    over = own & ~within(run.result, {metric: slo.limits[metric]})
+                    late[:, column] += np.bincount(pool[over], minlength=pools)
+    worst = int(np.argmax(totals))
+    if not late[worst].any():  # too few requests to tell
+        return None
+    return worst, list(Metric)[int(np.argmax(late[worst]))].value
+
+
+def pools_by_request(instance: Instance, judgement: Judgement) -> list[IntArray]:
+    """Pool that made each request of each run late, -1 where none did.
+
+    Requests of the classes that miss their goal, or of all classes if none does.
+    """
+    behind = [not item.proven for item in judgement.classes]
+    class_mask = np.array(behind if any(behind) else [True] * len(behind))
+    pools = []
+    for run in judgement.runs:
+        late_first, late_next = _late(instance, run, class_mask)
+        pool = np.full(late_first.size, -1, dtype=np.int64)
+        pool[late_first] = _late_in(run, late_first)
+        pool[late_next] = _pools(run)[1][late_next]
+        pools.append(pool)
+    return pools
 
 
 def _late(instance: Instance, run: Run, behind: BoolArray) -> tuple[BoolArray, BoolArray]:
@@ -490,18 +548,19 @@ class OutOfTimeError(PdplanError):
     """The time was up before the answer was known; never shown to a user."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RatePoint(Judgement):
     """The judgement of a fleet at one rate, without its runs.
 
     served: requests ended [1/s]; tokens: output tokens [1/s]; in_time: requests ended within the SLO of their class
-    [1/s]; e2e: mean time from arrival to last token [s].
+    [1/s]; e2e: mean time from arrival to last token [s]; breaks: what ends the goodput here (`breakdown`).
     """
 
     served: float
     tokens: float
     in_time: float
     e2e: float
+    breaks: tuple[int, str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -572,8 +631,10 @@ def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
         overload=judgement.overload,
         engines=judgement.engines,
         runs=(),
+        crowded=judgement.crowded,
         served=served_rate,
         tokens=tokens,
         in_time=served_rate * float(np.mean(good)),
         e2e=float(np.mean(times)),
+        breaks=breakdown(instance, judgement),
     )

@@ -9,15 +9,19 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.arrays import FloatArray
+from costmodel.metric import METRICS, Metric
 from costmodel.simulator.metrics import percentiles
 from costmodel.units import SECONDS_PER_HOUR
-from optimizer.fleets.build_plan import MEANING, binding, engine_pools, more_load, with_latencies
+from optimizer.fleets.build_plan import binding, engine_pools, more_load, with_latencies
 from optimizer.fleets.error_bars import ANALYTIC, bars_between
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import ENDS, Instance, Resource, at_quantile
 from optimizer.plans.plan import Binding, ClassResult, Plan
 from optimizer.plans.records import (
+    BURST,
     QUANTILES,
+    QUEUE,
+    Breakdown,
     ErrorBars,
     JudgedFleet,
     Quantiles,
@@ -69,16 +73,17 @@ def other_rates(bench: Bench, winner: Verdict, by_formula: float) -> dict[str, A
     most = max(goodput.rate, planned_rate) if winner.held else goodput.rate
     if bench.instance.problem.objective.goal is not Goal.MIN_COST:
         most = planned_rate
-    rows = [*((point.rate, point) for point in points), (planned_rate, winner.judgement)]
+    rows = [*((point.rate, point, point.breaks) for point in points), (planned_rate, winner.judgement, None)]
     curve = [
         SimulatedRate(
             rate_rps=rate * portion.parts,
             held=judgement.proven,
             outcome=judgement.outcome,
             overloaded=judgement.overloaded,
+            breakdown=None if breaks is None else Breakdown(winner.fleet.pools[breaks[0]].name, breaks[1]),
             classes=list(judgement.classes),
         )
-        for rate, judgement in sorted(rows, key=lambda row: row[0])
+        for rate, judgement, breaks in sorted(rows, key=lambda row: row[0])
     ]
     served_rate, fails = most * portion.parts, goodput.fails * portion.parts
     return {
@@ -265,28 +270,37 @@ def route_attainment(instance: Instance, judgement: Judgement) -> FloatArray:
 
 
 def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> list[Binding]:
-    """Limits by formula; limits of pools are corrected where the simulation refutes them.
+    """Limits by formula; limits of pools are simulated, with their reason, where the simulation refutes them.
 
-    A pool that the formulas let give out below the goodput took that much in the simulation; and the first that they
-    let give out takes no more where that is beyond the next rate, at which the fleet missed. Without a simulated
-    goodput only the rows stay that can take the planned load; of a fleet whose goodput is below the planned rate all
-    stay.
+    A pool that the formulas let give out below the goodput took that much in the simulation; and the pool that broke at
+    the next rate takes no more, if by formula it would take that too. Without a simulated goodput only the rows stay
+    that can take the planned load; of a fleet whose goodput is below the planned rate all stay.
     """
     if simulation.goodput_rps is None or simulation.goodput_fails_rps is None:
         return [row for row in rows if row.slack >= 0.0]
     if simulation.goodput_rps < simulation.rate_rps:
         return list(rows)
     load_factor, fails = (rate / simulation.rate_rps for rate in (simulation.goodput_rps, simulation.goodput_fails_rps))
-    pools = [row for row in rows if row.constraint in POOL_LIMITS]
-    fullest = max((row.used for row in pools), default=0.0)
+    breaks = None if simulation.beyond_goodput is None else simulation.beyond_goodput.breakdown
 
     def simulated_row(row: Binding) -> Binding:
-        if row not in pools or (row.used * load_factor <= 1.0 and not (row.used == fullest and row.used * fails < 1.0)):
+        is_broken = breaks is not None and breaks.pool == row.where
+        is_refuted = row.used * load_factor > 1.0 or (is_broken and row.used * fails < 1.0)
+        if row.constraint not in POOL_LIMITS or not is_refuted:
             return row
-        why = MEANING[Resource(row.constraint)]  # what gives out first is known by formula alone
-        sentence = (
-            f"{row.where} can take {more_load(load_factor)} more load in simulation: beyond that, by formula, {why}."
-        )
-        return binding(row.constraint, row.where, 1.0 / load_factor, 1.0, row.unit, sentence)
+        room, constraint = f"{row.where} can take {more_load(load_factor)} more load in simulation", row.constraint
+        if breaks is not None:
+            constraint, pool = breaks.limit, "it" if is_broken else breaks.pool
+            room += f": beyond that, {pool} {breakdown_words(breaks.limit)}"
+        return binding(constraint, row.where, 1.0 / load_factor, 1.0, row.unit, f"{room}.")
 
     return list(map(simulated_row, rows))
+
+
+def breakdown_words(limit: str) -> str:
+    """Say what a pool does that breaks a limit."""
+    if limit == QUEUE:
+        return "falls behind and its queue grows"
+    if limit == BURST:
+        return "does not recover from a burst that fills its KV memory"
+    return f"makes too many requests exceed the {METRICS[Metric(limit)].label} limit"

@@ -194,7 +194,7 @@ class Loop:
         self.waiting.append(Candidate(fleet_cost(self.bench.instance, fleet), fleet, label, rounds, fewer))
 
     def cheapest(self, below: float = math.inf) -> Candidate | None:
-        """Take the cheapest fleet below `below` [$/h] from the queue; of equals the one `preferred`.
+        """Take the cheapest fleet below `below` [$/h] from the queue; see `first_of_equals` for equals.
 
         Fleets that were taken before, or that a miss rules out, are skipped.
         """
@@ -207,7 +207,7 @@ class Loop:
             return None
         most = self.waiting[0].cost * (1.0 + ALIKE)
         equals = [candidate for candidate in self.waiting if candidate.cost <= most]
-        best = preferred(self.bench.instance, [candidate.fleet for candidate in equals])
+        best = first_of_equals(self.bench.instance, [candidate.fleet for candidate in equals])
         candidate = next(candidate for candidate in equals if candidate.fleet is best)
         self.past[fleet_key(best)] = candidate.what
         return candidate
@@ -312,6 +312,33 @@ class Loop:
             repairs=self.repairs,
             complete=self.complete,
         )
+
+
+def first_of_equals(instance: Instance, fleets: Sequence[Fleet]) -> Fleet:
+    """The first one to take of fleets of equal cost: of engines as the search by formula prefers them, then of limits.
+
+    That search prefers a fleet with any batch limit, before it makes the limits as small as they can be. With these a
+    pool seldom keeps up with one replica fewer, so a fleet whose limits are small would lose to one whose are not.
+    """
+    if len({engines_of(instance, fleet) for fleet in fleets}) > 1:
+        best = preferred(instance, [rival for fleet in fleets for rival in with_each_limit(instance, fleet)])
+        fleets = [fleet for fleet in fleets if engines_of(instance, fleet) == engines_of(instance, best)]
+    return preferred(instance, fleets)
+
+
+def with_each_limit(instance: Instance, fleet: Fleet) -> list[Fleet]:
+    """The fleet with each batch limit that the search by formula has for its engines, and with which it holds.
+
+    As it is where it has several pools of one role, or where it does not hold.
+    """
+    if len({pool.role for pool in fleet.pools}) < len(fleet.pools):
+        return [fleet]
+    number, pool = next(row for row in enumerate(fleet.pools) if row[1].role is not Role.PREFILL)
+    limits = instance.tables.limits_of(pool.shape).tolist()
+    fleets = [with_pools(fleet, {number: replace(pool, seqs=limit)}) for limit in limits]
+    fleets = [rival for rival in fleets if valid(instance, rival)]
+    largest = fleets[-1:] if pool.role is Role.DECODE else fleets
+    return [rival for rival in largest if holds_at(instance, rival)] or [fleet]
 
 
 def with_one_replica_less(bench: Bench, result: SearchResult) -> SearchResult:

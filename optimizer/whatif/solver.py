@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -53,6 +54,7 @@ from optimizer.search.search import (
     without_prices,
 )
 from optimizer.verification.bench import look, valid
+from optimizer.verification.verify import first_of_equals
 from search_spaces.problem import Goal, Pools, Problem
 from search_spaces.scenarios import Scenario, SweepAxis, grid, lever_of, scenario_problem
 
@@ -244,6 +246,23 @@ def _or_fleet(problem: Problem, best: Answer, fleets: Sequence[Case]) -> Answer:
             if is_possible and still_holds(here, case.fleet):
                 best = with_floor(_answer_of(problem, case), floor)
     return best
+
+
+def cheapest_of(problem: Problem, changes: Mapping[str, Any], answers: Sequence[Answer]) -> Answer | None:
+    """The cheapest of some answers to a problem with some levers changed, by formula; None where none has a fleet.
+
+    Of those that cost the same, the one that `optimize` would choose (`first_of_equals`). A fleet that mixes engines
+    within a stage is taken only where it costs less than any other, so where one ties it is not taken.
+    """
+    least = min((item.cost for item in answers if item.cost is not None), default=math.inf)
+    equal = [item for item in answers if item.cost is not None and item.cost <= least * (1.0 + ROUNDING)]
+    plain = [item for item in equal if len({pool.role for pool in item.pools}) == len(item.pools)] or equal
+    if len(plain) < 2:
+        return plain[0] if plain else None
+    demand = demand_of(scenario_problem(problem, changes))
+    fleets = [fleet_under(demand, item.pools).fleet for item in plain]
+    best = first_of_equals(slow_instance(demand), fleets)
+    return next(item for item, fleet in zip(plain, fleets, strict=True) if fleet is best)
 
 
 def _cheapest_case(problem: Problem, known_misses: Sequence[Engines] = ()) -> Case | None:

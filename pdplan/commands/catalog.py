@@ -181,7 +181,9 @@ def _gpu_page(entry: dict[str, Any]) -> Document:
     source = Column("source", shrink=True, lines=12, optional=True)
     columns = ("kernel class", "#of peak", "#of bandwidth", "#launch", "origin", "#error", source)
     stated = tuple((name, value) for name, value in facts if value)
-    return Document((entry["name"],), (Section(facts=stated), Section(table=table_of(columns, rows))))
+    note = "of peak, of bandwidth: what a kernel approaches as it grows. Small kernels reach less."
+    kernels = Section(table=table_of(columns, rows), notes=said(note * bool(rows)))
+    return Document((entry["name"],), (Section(facts=stated), kernels))
 
 
 def _price_facts(entry: dict[str, Any]) -> Facts:
@@ -348,7 +350,8 @@ def _model_list(entries: Sequence[dict[str, Any]], *, brief: bool) -> Document:
         "#context",
     )
     late = [f"{entry['written']} {_late(entry, 'bf16')}" for entry in entries if _has_windows(entry)]
-    note = "KV/token: bytes of bf16 KV cache that one more token adds"
+    note = "active: parameters that a token uses, embedding tables included. "
+    note += "KV/token: bytes of bf16 KV cache that one more token adds"
     note += f"; once the windows of its layers are full: {', '.join(late)}." if late else "."
     following = "pdplan models NAME   # layers and source of one"
     return Document((), (Section(table=table_of(columns, rows)), Section(sentences=(note,))), next_step=following)

@@ -64,7 +64,8 @@ FRONT = Bounds(2, 10_000)
     "--effort",
     type=Choice(EFFORTS),
     default="standard",
-    help="quick: by formula only; standard: confirmed by simulation; thorough: also tuned by simulation.",
+    help="quick: by formula, simulated only where that finds no fleet; standard: confirmed by simulation; "
+    "thorough: also tuned by simulation.",
 )
 @click.option(
     "--sensitivity", is_flag=True, help="Also vary rate, lengths, SLOs, links and step times; takes up to two minutes."

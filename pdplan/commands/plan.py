@@ -118,11 +118,14 @@ def simulate(
 
     A class meets its SLO when the lower end of its 95 % interval reaches the goal, and misses it when
     the upper end does not. Between the two it is undecided, and the text says how many requests decide.
+    Where every class meets its SLO at one rate, the fleet also has to recover from a burst that fills its
+    KV memory, and near its capacity to keep up with 5 % more requests, as a plan has to.
 
     Exits with 0 when every class meets its SLO. Exits with 3 when one misses it, when the fleet cannot
     keep up, or when it is undecided ("verdict" in --json: meets, misses or undecided).
     """
     from costmodel.simulator.run import prepare
+    from optimizer.plans.records import Outcome
     from optimizer.verification.simulated_plan import SimulationRequest, simulate_plan
     from reports.answers.simulation import simulation_document, simulation_json, timeline_json
     from reports.rows import request_columns
@@ -140,7 +143,7 @@ def simulate(
         hint = "; open it at ui.perfetto.dev or chrome://tracing"
         console.write(timeline, timeline_json(simulation, window), force=output.force, hint=hint)
     chosen = f" --alternative {alternative}" if alternative > 1 else ""
-    following = f"pdplan deploy {quote(str(file))}{chosen} -o deploy" if simulation.judgement.proven else ""
+    following = f"pdplan deploy {quote(str(file))}{chosen} -o deploy" if simulation.outcome is Outcome.MEETS else ""
     document, pools = simulation_document(simulation, next_step=following), [pool.name for pool in simulation.use.pools]
     return output.show(
         console,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -319,7 +320,8 @@ def map_command(
     Exits with 3 when no combination has a fleet that meets the SLOs.
     """
     from optimizer.fleets.error_bars import price_remarks
-    from reports.answers.whatif import ROLES, SHAPES, map_document, map_rows, whatif_document
+    from optimizer.whatif.solver import cheapest_of
+    from reports.answers.whatif import ROLES, SHAPES, cells_of, map_document, map_rows, whatif_document
     from search_spaces.scenarios import SweepAxis
 
     axes = axes_of(problem, levers)
@@ -328,10 +330,11 @@ def map_command(
         effort, results = solved_sweep(
             problem, [*axes, shapes], full=full, gap=False, verify=looks, jobs=jobs, progress=progress
         )
-    remarks, rows = price_remarks(problem), map_rows(keys, results)
+    cells = cells_of(keys, results, partial(cheapest_of, problem))
+    remarks, rows = price_remarks(problem), map_rows(cells, keys, results)
     record = {"schema": "pdplan.map/2", "file": str(file), "over": keys, "rows": rows, "price_remarks": remarks}
     about = ("Where does disaggregation pay?", problem.name)
-    document = whatif_document([map_document(keys, results, effort.value)], remarks, about)
+    document = whatif_document([map_document(keys, cells, effort.value)], remarks, about)
     return output.show(console, document, record, rows)
 
 

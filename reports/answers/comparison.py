@@ -15,7 +15,7 @@ from reports.fleets import split_words
 from reports.question import basis_words, has_fleet, is_simulated_row, readable_inputs, speed_words
 from reports.rows import ENGINE_SETTINGS
 from reports.slos import goal_label, latencies
-from reports.text import MISSING, clean, hourly, is_number, money, quantity, signed_percent, size
+from reports.text import MISSING, clean, hourly, is_number, money, points, quantity, signed_percent, size
 from reports.verdict import gap_of_any_fleet
 
 SCHEMA: Final = "pdplan.comparison/1"
@@ -353,7 +353,7 @@ def _figures(figures: Sequence[tuple[str, Figure]], classes: Mapping[str, SloCha
         cells = (f"{mark}{value}" for mark, value in zip(marks, values, strict=True))
         difference = MISSING
         if is_number(figure.before) and is_number(figure.after) and figure.unit == "1":
-            difference = f"{signed_percent(figure.after - figure.before).removesuffix('%')}points"
+            difference = points(signed_percent(figure.after - figure.before))
         elif is_number(figure.before) and is_number(figure.after) and figure.before:
             difference = signed_percent(figure.after / figure.before - 1)
         rows.append((name or MISSING, figure.name, *cells, difference))

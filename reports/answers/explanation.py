@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.engine import Role
+from costmodel.metric import Scope, limit_names
 from costmodel.words import dearer, dollars, join_words, percentage
 from optimizer.loads.instance import ROLES, Instance
 from optimizer.plans.records import ROUNDING, pool_records
@@ -184,7 +185,8 @@ def _why_none(space: FleetSearch, config: EngineQuery, role: Role) -> str:
             return f"no engine of the search space can talk to it: {next(filter(None, reasons))}"
         if step >= limit:
             return (
-                f"its shortest decode step, {step * 1e3:,.4g} ms, is not below the TPOT limit of {limit * 1e3:,.4g} ms"
+                f"its shortest decode step, {step * 1e3:,.4g} ms, is not below the {limit * 1e3:,.4g} ms a token that "
+                f"the {limit_names(flows.limits, Scope.LATER)} limit allows"
             )
         return _why_unsearched(instance, config)
     if not any(space.able(int(setting), space.most(int(setting))) for setting in own):
@@ -205,4 +207,5 @@ def _why_unsearched(instance: Instance, config: EngineQuery) -> str:
         return f"one engine of it costs {dollars(price)}/h, over the budget of {dollars(budget)}/h"
     if not tables.roomy[shape, :, slice(None) if chunk is None else tables.chunks == chunk].any():
         return "beside a batch of its token budget there is no memory for the longest request"
-    return f"its decode steps of {config.stated.get('max_num_seqs')} requests are not below the TPOT limit"
+    limits = limit_names(instance.flows.limits, Scope.LATER)
+    return f"its decode steps of {config.stated.get('max_num_seqs')} requests take too long for the {limits} limit"

@@ -346,12 +346,8 @@ def evaluation_document(evaluation: FleetEvaluation, *, brief: bool = True, next
 
 def _but(evaluation: FleetEvaluation) -> str:
     """Why the fleet is not shown to meet an SLO that its runs might meet; empty where they say it themselves."""
-    if evaluation.stuck:
-        return " A burst that fills its KV memory leaves it behind for good."
-    if evaluation.replayed:
-        return " It misses when the recorded requests come in their own order."
-    if evaluation.near_capacity:
-        return " It is too near its limit to tell: with 5 % more requests its queues grow without end."
+    if strain := verdict.strain_words(evaluation):
+        return strain
     classes = [] if evaluation.plan.simulation is None else evaluation.plan.simulation.classes
     if evaluation.outcome is Outcome.UNDECIDED and all(c.outcome is Outcome.MEETS for c in classes):
         return " The interval that decides is wider and contains the goal."

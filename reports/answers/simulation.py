@@ -30,11 +30,12 @@ from reports.text import (
     is_number,
     percent,
     percent_beside,
+    points,
     rate,
     si,
     significant,
 )
-from reports.verdict import deciding_words, requests_to_decide, result_words
+from reports.verdict import deciding_words, requests_to_decide, result_words, strain_words
 
 from .plan_charts import curve_chart
 
@@ -51,7 +52,11 @@ def simulation_document(simulation: Simulated, *, next_step: str = "") -> Docume
     deciding = [item for item in judgement.classes if item.outcome is judgement.outcome] or judgement.classes
     worst = max(deciding, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
     ends = (percent_beside(share, worst.attainment_goal) for share in (worst.attainment_low, worst.attainment_high))
-    result = f"{result_words(judgement.outcome, worst, judgement.classes)} at {at} (95 % interval {' to '.join(ends)})."
+    strain = simulation.strain
+    result = (
+        f"{result_words(simulation.outcome, worst, judgement.classes)} at {at} (95 % interval {' to '.join(ends)})."
+    )
+    result += "" if strain is None else strain_words(strain)
     if state.overloaded:
         result = (
             f"Overloaded at {at}: {clean(simulation.behind or 'the fleet', 30)} falls behind. {percent(state.growth)} "
@@ -77,7 +82,7 @@ def simulation_document(simulation: Simulated, *, next_step: str = "") -> Docume
             Section(sentences=_facts(simulation)),
             _rates(simulation),
         ),
-        positive=judgement.proven,
+        positive=simulation.outcome is Outcome.MEETS,
         next_step=next_step,
         about=(clean(simulation.plan.name), "simulated"),
     )
@@ -103,7 +108,7 @@ def _basis_sentences(simulation: Simulated) -> tuple[str, ...]:
     return said(
         f"{clean(simulation.plan.name, 30)}: {requests} at {rate(judgement.rate)}, {source_words(simulation)}.",
         f"The first 10 % of each run{drawn} are warm-up and not counted. 95 % intervals reach at most "
-        f"{percent(width).removeprefix('<').removesuffix('%')}percentage points from a share{precision}.",
+        f"{points(percent(width).removeprefix('<'), 'percentage point')} from a share{precision}.",
         too_short,
     )
 
@@ -351,7 +356,7 @@ UNITS: Final = {"power": "power_w", "tdp": "tdp_w", "energy": "energy_j"}
 def simulation_json(simulation: Simulated) -> dict[str, Any]:
     """Give the simulation as a JSON document."""
     judgement, state = simulation.judgement, simulation.judgement.overload
-    use, goodput, curve = simulation.use, simulation.goodput, simulation.curve
+    use, goodput, curve, strain = simulation.use, simulation.goodput, simulation.curve, simulation.strain
     served_rates, tokens = zip(*(steady_throughput(run.result) for run in judgement.runs), strict=True)
     return {
         "schema": SIMULATION_SCHEMA,
@@ -365,9 +370,12 @@ def simulation_json(simulation: Simulated) -> dict[str, Any]:
         "cpu_s": simulation.cpu_seconds,
         "half_width": half_width(judgement),
         "until": simulation.request.until,
-        "verdict": str(judgement.outcome),
+        "verdict": str(simulation.outcome),
         "requests_to_decide": requests_to_decide(judgement),
-        "held": judgement.proven,
+        "held": simulation.outcome is Outcome.MEETS,
+        "stuck": strain is not None and strain.stuck,
+        "replayed": strain is not None and strain.replayed,
+        "near_capacity": strain is not None and strain.near_capacity,
         "overload": {
             "overloaded": state.overloaded,
             "growth": state.growth,

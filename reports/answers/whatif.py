@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle, groupby
+from itertools import groupby
 from typing import Any, Final
 
 from costmodel.words import plural
+from optimizer.plans.records import ROUNDING
 from optimizer.whatif.answer import Answer, ScenarioAnswer, ShadowPrice
 from reports.charts import EMPTY_CELL, HeatCell, draw_heat_map, tone_of
 from reports.document import Chart, Column, Document, Section, Table, said, table_of, without_empty
@@ -298,7 +299,7 @@ def shadow_document(rows: Sequence[ShadowPrice], here: Answer) -> Document:
 def _whole(row: ShadowPrice) -> str:
     """What the least increase that makes a cheaper fleet possible is, and saves."""
     if row.worth == "req/s":
-        return "serves more demand, saves nothing"
+        return f"serves {'more' if row.dual > 0.0 else 'no more'} demand, saves nothing"
     if row.whole is None or row.wider is None:
         return "no increase tried saves anything"
     more = f"{significant(row.wider)} more GPU{'' if row.wider == 1 else 's'}" if row.unit == "GPU" else ""
@@ -312,7 +313,7 @@ def alternatives_answer(rows: Sequence[tuple[str, Answer]], slack: float) -> tup
     """The cheapest fleet under each condition, as records; and which cost at most so much more [1], as a document."""
     answers, least = [answer for _, answer in rows], rows[0][1].cost
     excesses = [None if answer.cost is None or not least else answer.cost / least - 1.0 for answer in answers]
-    is_within = [excess is not None and excess <= slack * (1.0 + EQUAL) for excess in excesses]
+    is_within = [excess is not None and excess <= slack * (1.0 + ROUNDING) for excess in excesses]
     records = [
         {"condition": condition, "excess": excess, "within_slack": within} | answer.row
         for (condition, answer), excess, within in zip(rows, excesses, is_within, strict=True)
@@ -338,26 +339,24 @@ ROLES: Final = "search.roles"
 """Path of the roles that a search may use, which tells the two rows of a cell apart."""
 SHAPES: Final[Mapping[str, tuple[str, ...]]] = {"colocated": ("colocated",), "disaggregated": ("prefill", "decode")}
 """Roles of each shape of fleet."""
-EQUAL: Final = 1e-9
-"""Share of the cost within which two fleets cost the same."""
+
+
+Pair = tuple[Answer, Answer]
+"""The colocated answer and the disaggregated one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of two values in words, and the cheapest fleet of each shape there."""
+    """One combination of two values in words, and the cheapest fleet of each shape there.
+
+    shape: the cheaper one; where both cost the same the one that `optimize` chooses; None where neither has a fleet.
+    """
 
     down: str
     across: str
     colocated: Answer
     disaggregated: Answer
-
-    @property
-    def shape(self) -> str | None:
-        """The cheaper shape; colocated, which has fewer pools, where both cost the same; None where neither is."""
-        alone, split = self.colocated.cost, self.disaggregated.cost
-        if split is None or (alone is not None and alone <= split * (1.0 + EQUAL)):
-            return None if alone is None else "colocated"
-        return "disaggregated"
+    shape: str | None
 
     @property
     def difference(self) -> float | None:
@@ -386,25 +385,34 @@ class Cell:
         return f"at {_assigned(keys, (self.down, self.across))}"
 
 
-def cells_of(keys: Sequence[str], results: Sequence[ScenarioAnswer]) -> list[Cell]:
-    """The cells of a sweep over two levers, whose last axis is ROLES: colocated, then disaggregated."""
+def cells_of(
+    keys: Sequence[str], results: Sequence[ScenarioAnswer], cheapest: Callable[[Mapping[str, Any], Pair], Answer | None]
+) -> list[Cell]:
+    """The cells of a sweep over two levers, whose last axis is ROLES: colocated, then disaggregated.
+
+    cheapest: which of two answers is the cheaper one, given the values of the levers (`solver.cheapest_of`).
+    """
     down, across = (varied_words(key, [item.setting[key] for item in results[::2]]) for key in keys)
-    answers = [item.answer for item in results]
-    return [Cell(*row) for row in zip(down, across, answers[::2], answers[1::2], strict=True)]
+    cells = []
+    for row, column, first, second in zip(down, across, results[::2], results[1::2], strict=True):
+        pair = first.answer, second.answer
+        best = cheapest({key: first.setting[key] for key in keys}, pair)
+        names = [name for name, answer in zip(SHAPES, pair, strict=True) if answer is best]
+        cells.append(Cell(row, column, *pair, names[0] if names else None))
+    return cells
 
 
-def map_rows(keys: Sequence[str], results: Sequence[ScenarioAnswer]) -> list[dict[str, Any]]:
+def map_rows(cells: Sequence[Cell], keys: Sequence[str], results: Sequence[ScenarioAnswer]) -> list[dict[str, Any]]:
     """A row for each shape of each cell, as a record and for `reports.rows`; cheapest: whether it is of the cheaper."""
-    cells = [cell for cell in cells_of(keys, results) for _ in SHAPES]
+    rows = [(cell, shape) for cell in cells for shape in SHAPES]
     return [
         {key: item.setting[key] for key in keys} | {"shape": shape, "cheapest": cell.shape == shape} | item.answer.row
-        for cell, shape, item in zip(cells, cycle(SHAPES), results, strict=False)
+        for (cell, shape), item in zip(rows, results, strict=True)
     ]
 
 
-def map_document(keys: Sequence[str], results: Sequence[ScenarioAnswer], effort: str) -> Document:
+def map_document(keys: Sequence[str], cells: Sequence[Cell], effort: str) -> Document:
     """Three grids: the cheapest fleet, what disaggregation costs against colocated, and the GPUs."""
-    cells = cells_of(keys, results)
     having = any(cell.shape is not None for cell in cells)
     across = list(dict.fromkeys(cell.across for cell in cells))
     head = Column(f"{clean(keys[0])} \\ {clean(keys[1])}", "right")
@@ -439,19 +447,24 @@ def map_document(keys: Sequence[str], results: Sequence[ScenarioAnswer], effort:
 
 
 def map_headline(keys: Sequence[str], cells: Sequence[Cell]) -> str:
-    """In how many cells disaggregation is cheaper, and where it saves most."""
+    """In how many cells disaggregation is cheaper, where it saves most, and in how many both cost the same."""
     having = [cell for cell in cells if cell.shape is not None]
-    split = [cell for cell in having if cell.shape == "disaggregated"]
+    equal = [cell for cell in having if cell.saving is not None and cell.saving <= ROUNDING]
+    split = [cell for cell in having if cell.shape == "disaggregated" and cell not in equal]
     if not having:
         return "No fleet meets the SLO in any cell."
     total = plural(len(having), "cell") + ("" if len(having) == len(cells) else " with a fleet")
+    if len(equal) == len(having):
+        return f"Colocated and disaggregated fleets cost the same in {total}."
+    same = f" Both shapes cost the same in {len(equal)}." if equal else ""
     if not split:
-        return f"Colocated fleets are the cheapest in all {total}."
+        where = f"{len(having) - len(equal)} of" if equal else "all"
+        return f"Colocated fleets are the cheapest in {where} {total}.{same}"
     where = f"in {len(split)} of {total}" if len(split) < len(having) else f"in all {total}"
     most = max(split, key=lambda cell: cell.saving or 0.0)
     if most.saving is None:
-        return f"Only disaggregated fleets meet the SLO {where}."
-    return f"Disaggregation is cheaper {where}, by up to {percent(most.saving)} ({most.place(keys)})."
+        return f"Only disaggregated fleets meet the SLO {where}.{same}"
+    return f"Disaggregation is cheaper {where}, by up to {percent(most.saving)} ({most.place(keys)}).{same}"
 
 
 def map_chart(keys: Sequence[str], cells: Sequence[Cell]) -> Chart:
