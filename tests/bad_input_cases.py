@@ -27,15 +27,20 @@ def problem(**changes: object) -> str:
     return yaml.safe_dump(value, sort_keys=False)
 
 
-def refused(done: Done, *words: str, code: int = BAD_INPUT) -> str:
-    """What a run that refused its input said: the exit code, a sentence on stderr with all the words, nothing else."""
+def refused(done: Done, *words: str, code: int = BAD_INPUT, longest: int = LONGEST) -> str:
+    """What a run that refused its input said: the exit code, and a sentence on stderr that has all the words.
+
+    Below the sentence at most the line of the file and a caret.
+    """
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert done.stderr.startswith("pdplan: error: ")
     assert "Traceback" not in done.stderr
     assert "bug of pdplan" not in done.stderr
     said = done.stderr.removeprefix("pdplan: error: ")
-    assert all(len(re.sub(r"/\S+", "", line)) <= LONGEST for line in said.splitlines()), said
+    assert all(line.startswith("  ") for line in said.splitlines()[1:]), said
+    assert said.count("\n") in {1, 3}, said
+    assert all(len(re.sub(r"/\S+", "", line)) <= longest for line in said.splitlines()), said
     missing = [word for word in words if word not in said]
     assert not missing, said
     return said

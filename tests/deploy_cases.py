@@ -21,7 +21,7 @@ from costmodel.engine import Parallelism
 from costmodel.metric import Metric
 from optimizer.plans.plan import MetricResult, Plan, parse_plan
 from optimizer.plans.records import Quantiles
-from reports.deploy.deployment import Deployment, Options, checked_version
+from reports.deploy.deployment import Deployment, Device, Options, checked_version
 from reports.deploy.describe import describe
 from reports.deploy.files import deployment_files
 from search_spaces.enumeration import degree_refusals, memory_refused
@@ -109,6 +109,10 @@ def plan_of(pools: tuple[Case, ...] = PAIR, ask: Ask | None = None) -> Plan:
     return parse_plan(json.dumps(text).encode())
 
 
+DEGREES = {"tensor_parallel": "tp", "pipeline_parallel": "pp", "expert_parallel": "ep", "data_parallel": "dp"}
+"""Keys of a search space, as small as the engines of a plan allow, and fields of a case."""
+
+
 def _pool(case: Case, name: str, ask: Ask) -> dict[str, Any]:
     return {
         **TEMPLATE["pools"][0],
@@ -117,10 +121,7 @@ def _pool(case: Case, name: str, ask: Ask) -> dict[str, Any]:
         "accelerator": case.gpu,
         "replicas": case.replicas,
         "spare_replicas": 0,
-        "tensor_parallel": case.tp,
-        "pipeline_parallel": case.pp,
-        "expert_parallel": case.ep,
-        "data_parallel": case.dp,
+        **{degree: getattr(case, short) for degree, short in DEGREES.items()},
         "gpus": case.replicas * case.tp * case.pp * case.dp,
         "weight_dtype": ask.weight_dtype,
         "kv_dtype": ask.kv_dtype,
@@ -132,15 +133,12 @@ def _pool(case: Case, name: str, ask: Ask) -> dict[str, Any]:
     }
 
 
-DEGREES = {"tensor_parallel": "tp", "pipeline_parallel": "pp", "expert_parallel": "ep", "data_parallel": "dp"}
-"""Keys of a search space, as small as the engines of a plan allow, and fields of a case."""
-
-
 def _inputs(pools: tuple[Case, ...], ask: Ask) -> dict[str, Any]:
     model: dict[str, Any] = {"name": ask.model, "weight_dtype": ask.weight_dtype, "kv_dtype": ask.kv_dtype}
     if ask.draft:
         weights = {"draft_model": ask.draft_model} if ask.draft_model else {}
         model["speculation"] = {"method": ask.draft, "acceptance": [0.8, 0.6], **weights}
+    tier = {"capacity_per_gpu": ask.tier, "bandwidth": "50GB/s", "shared": ask.shared}
     return {
         "schema": "pdplan.workload/1",
         "name": "case",
@@ -158,11 +156,7 @@ def _inputs(pools: tuple[Case, ...], ask: Ask) -> dict[str, Any]:
         "accelerators": sorted({case.gpu for case in pools}),
         "engine": ask.engine,
         "search": {name: sorted({1, *(getattr(case, short) for case in pools)}) for name, short in DEGREES.items()},
-        **(
-            {"kv_cache_tier": {"capacity_per_gpu": ask.tier, "bandwidth": "50GB/s", "shared": ask.shared}}
-            if ask.tier
-            else {}
-        ),
+        **({"kv_cache_tier": tier} if ask.tier else {}),
     }
 
 
@@ -242,54 +236,47 @@ def fits(deployment: Deployment) -> bool:
     return all(memory_refused(deployment.model, pool.config) is None for pool in deployment.pools)
 
 
-def lengths_plan(engine: str = "vllm") -> Plan:
-    """Short prompts go to one prefill pool, long ones to another, and all into one decode pool."""
-    pools = (Case("prefill", seqs=8), Case("prefill", "H200", seqs=8), Case("decode", "H200", seqs=128))
-    plan = plan_of(pools, Ask(engine=engine))
-    parts = ({"prefill-1": 1.0}, {"prefill-2": 1.0})
-    routes = [route.model_copy(update={"prefill": part}) for route, part in zip(plan.routing, parts, strict=True)]
+def with_routes(plan: Plan, *changes: dict[str, Any]) -> Plan:
+    """The plan whose routes have these changes each."""
+    routes = [route.model_copy(update=change) for route, change in zip(plan.routing, changes, strict=True)]
     return plan.model_copy(update={"routing": routes})
 
 
-def parted_plan(engine: str = "vllm", long_on_small: float = 0.1, prefix: float = 0.0) -> Plan:
-    """Colocated pools by length: short prompts on two L40S, long ones on an H100 but for a part."""
+def served_by(part: dict[str, float], **more: Any) -> dict[str, Any]:
+    """A change of a route: both stages of its requests are served by these pools."""
+    return {"prefill": part, "decode": part, **more}
+
+
+def lengths_plan() -> Plan:
+    """Short prompts go to one prefill pool, long ones to another, and all into one decode pool."""
+    pools = (Case("prefill", seqs=8), Case("prefill", "H200", seqs=8), Case("decode", "H200", seqs=128))
+    return with_routes(plan_of(pools), {"prefill": {"prefill-1": 1.0}}, {"prefill": {"prefill-2": 1.0}})
+
+
+def parted_plan(engine: str = "vllm", prefix: float = 0.0) -> Plan:
+    """Colocated pools by length: short prompts on two L40S, long ones on an H100 but for a tenth."""
     pools = (Case("colocated", "L40S", replicas=2), Case("colocated", tokens=8192))
-    short = {"colocated-1": 1.0}
-    long = {"colocated-1": long_on_small, "colocated-2": 1.0 - long_on_small}
-    return _routed(plan_of(pools, Ask(engine=engine, prefix=prefix)), (short, long))
+    short, long = {"colocated-1": 1.0}, {"colocated-1": 0.1, "colocated-2": 0.9}
+    return with_routes(plan_of(pools, Ask(engine=engine, prefix=prefix)), served_by(short), served_by(long))
 
 
 def classes_plan() -> Plan:
     """Every SLO class has a colocated pool of its own, and both have prompts of the same lengths."""
     plan = plan_of((Case("colocated", tokens=8192), Case("colocated", "L40S")))
-    first, second = {"colocated-1": 1.0}, {"colocated-2": 1.0}
-    routes = [
-        route.model_copy(update={"slo_class": name, "share": 0.25, "prefill": parts, "decode": parts})
-        for name, parts in (("interactive", first), ("Day & night", second))
-        for route in plan.routing
-    ]
-    classes = [plan.classes[0].model_copy(update={"name": name}) for name in ("interactive", "Day & night")]
-    return plan.model_copy(update={"routing": routes, "classes": classes})
+    names = {"interactive": "colocated-1", "Day & night": "colocated-2"}
+    changes = [served_by({pool: 1.0}, slo_class=name, share=0.25) for name, pool in names.items() for _ in plan.routing]
+    classes = [plan.classes[0].model_copy(update={"name": name}) for name in names]
+    return with_routes(plan.model_copy(update={"routing": plan.routing * 2, "classes": classes}), *changes)
 
 
-def two_classes(engine: str = "vllm") -> Plan:
+def two_classes() -> Plan:
     """Short requests are interactive, long ones batch, with a limit on the whole request alone."""
-    plan = plan_of(PAIR, Ask(engine=engine))
+    plan = plan_of(PAIR)
     first = plan.classes[0].model_copy(update={"name": "interactive", "share": 0.5})
     whole = MetricResult(limit_s=60.0, quantiles_s=Quantiles(20.0, 40.0, 45.0, 55.0))
     limits = {"ttft_limit_s": math.nan, "tpot_limit_s": math.nan, "metrics": {Metric.E2E: whole}}
-    second = first.model_copy(update={"name": "Day & night", **limits})
-    names = ("interactive", "Day & night")
-    routes = [route.model_copy(update={"slo_class": name}) for route, name in zip(plan.routing, names, strict=True)]
-    return plan.model_copy(update={"classes": [first, second], "routing": routes})
-
-
-def _routed(plan: Plan, parts: tuple[dict[str, float], ...]) -> Plan:
-    routes = [
-        route.model_copy(update={"prefill": part, "decode": part})
-        for route, part in zip(plan.routing, parts, strict=True)
-    ]
-    return plan.model_copy(update={"routing": routes})
+    classes = [first, first.model_copy(update={"name": "Day & night", **limits})]
+    return with_routes(plan.model_copy(update={"classes": classes}), *({"slo_class": one.name} for one in classes))
 
 
 DENSE, SPARSE = Ask("Llama-3.1-405B", "fp8"), Ask("DeepSeek-V3", "fp8")
@@ -308,14 +295,18 @@ OWN: dict[str, Any] = {"namespace": "serving", "labels": {"H100": "MY-H100"}, "i
 """Options of one's own."""
 
 
+def with_inputs(plan: Plan, **sections: Any) -> Plan:
+    """The plan of a workload file with these sections."""
+    inputs = plan.provenance.inputs | sections
+    return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"inputs": inputs})})
+
+
 def by_day(plan: Plan) -> Plan:
     """The plan of a day whose quietest hour has a tenth of the planned rate."""
-    inputs = json.loads(json.dumps(plan.provenance.inputs))
     rate = plan.workload.request_rate_rps
-    del inputs["workload"]["request_rate"]
-    inputs["workload"]["diurnal"] = {"requests_per_second_by_hour": [0.1 * rate] * 6 + [rate] * 18, "percentile": 100}
-    source = plan.provenance.model_copy(update={"inputs": inputs})
-    return plan.model_copy(update={"provenance": source})
+    hours = {"requests_per_second_by_hour": [0.1 * rate] * 6 + [rate] * 18, "percentile": 100}
+    demand = {key: value for key, value in plan.provenance.inputs["workload"].items() if key != "request_rate"}
+    return with_inputs(plan, workload=demand | {"diurnal": hours})
 
 
 BULKY = r"(?!benchmark/workload|planner-|monitoring/dashboard)"
@@ -347,6 +338,7 @@ EXAMPLES: dict[str, tuple[Plan, Options, str]] = {
         options("llm-d", claim="models", **OWN),
         r"README|pools/|auto|kustom|support|model",
     ),
+    "vllm-cpu": (plan_of(), options("vllm", device=Device.CPU), r"README|workers/(prefill-1-1|decode)|compose/|slurm"),
     "vllm-classes": (two_classes(), options("vllm"), r"README|benchmark/run"),
     "dynamo-classes": (two_classes(), options("dynamo"), r"benchmark/job"),
 }

@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 
 from costmodel.accelerator import Accelerator
 from costmodel.engine import Role
 from costmodel.metric import Metric, limits_of
+from costmodel.simulator.metrics import Overload
 from costmodel.transformer import Transformer
 from costmodel.workload import Workload
 from optimizer.loads.instance import Instance, make_instance
 from optimizer.plans.records import ClassJudgement, Quantiles
+from optimizer.verification.judge import Judgement
 from search_spaces.catalog import load_catalog
 from search_spaces.models import load_model
 from search_spaces.problem import Constraints, Objective, Offer, Problem, SearchSpace, Slo
@@ -104,3 +107,11 @@ def judged_class(share: float, low: float, high: float, goal: float = 0.9, count
     none = Quantiles.of([0.0] * 4)
     times = {"ttft_s": none, "tpot_s": none, "attainment_goal": goal, "counted": counted}
     return ClassJudgement(name="default", attainment=share, attainment_low=low, attainment_high=high, **times)
+
+
+def judgement(
+    share: float, low: float, high: float, goal: float = 0.9, growth: float = 0.0, runs: int = 0
+) -> Judgement:
+    """Of one class; growth: by which the queue does."""
+    overload = Overload(growth > 0.0, growth, growth, "queue")
+    return Judgement(1.0, (judged_class(share, low, high, goal),), overload, (), (Mock(),) * runs)

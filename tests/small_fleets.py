@@ -44,6 +44,11 @@ def each_of(instance: Instance, roles: Iterable[Role], replicas: int = 1) -> Fle
     return Fleet(tuple(pool(instance, f"{role}-1", role, replicas, seqs=99) for role in roles))
 
 
+def alone(instance: Instance, replicas: int, **settings: Any) -> Fleet:
+    """One colocated pool."""
+    return Fleet((pool(instance, "colocated-1", Role.COLOCATED, replicas, **settings),))
+
+
 def apart(instance: Instance, prefill: int, decode: int) -> Fleet:
     return Fleet((pool(instance, "prefill-1", Role.PREFILL, prefill), pool(instance, "decode-1", Role.DECODE, decode)))
 

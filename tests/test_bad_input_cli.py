@@ -14,7 +14,6 @@ import yaml
 
 from costmodel.errors import InputError
 from optimizer.recommend import optimize as search
-from pdplan.cli import run
 from search_spaces.benchmark_results import read_results
 from search_spaces.buying_terms import load_terms
 from search_spaces.catalog import load_catalog
@@ -58,10 +57,9 @@ def test_a_confidence_out_of_range_says_what_a_negative_one_is_for(tmp_path: Pat
 @pytest.mark.parametrize(("limit", "value"), [("ttft", "1ms"), ("tpot", "0.1ms")])
 def test_an_slo_below_the_floor_says_by_how_much(limit: str, value: str, tmp_path: Path) -> None:
     done = optimize_within(tmp_path, problem(**{f"slo__{limit}": value}))
-    said = refused(
-        done, limit, f"{value.removesuffix('ms')} ms of class", "the fastest engine, idle, needs", code=INFEASIBLE
-    )
-    assert float(said.split(" ms for ")[0].split()[-1]) > float(value.removesuffix("ms"))
+    number = value.removesuffix("ms")
+    said = refused(done, limit, f"{number} ms of class", "the fastest engine, idle, needs", code=INFEASIBLE)
+    assert float(said.split(" ms for ")[0].split()[-1]) > float(number)
     assert (" input tokens; " in said) == (limit == "ttft")
 
 
@@ -137,29 +135,17 @@ CHAT = str(ROOT / "examples" / "chat.yaml")
 PLAN = (ROOT / "tests" / "plans" / "colocated.json").read_bytes()
 
 
-def refused_by(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """What the program says when it refuses this command line."""
-    code = run([str(word) for word in words])
-    out, err = capsys.readouterr()
-    assert (code, out) == (2, ""), err
-    assert err.startswith("pdplan: error: ")
-    assert err.count("\n") == 1
-    return err
-
-
-def test_what_cannot_be_written_is_said_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_written_is_said_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "make_instance", lambda *_, **__: pytest.fail("the search began"))
     (tmp_path / "report.html").mkdir()
     (tmp_path / "plan.json").write_bytes(PLAN)
-    assert "report.html is a folder" in refused_by(capsys, "optimize", CHAT, "-o", tmp_path)
+    refused(within("optimize", CHAT, "-o", tmp_path), "report.html is a folder")
     (tmp_path / "w.yaml").write_text("mine")
-    assert "w.yaml exists" in refused_by(capsys, "workload", tmp_path / "absent.csv", "-o", tmp_path / "w.yaml")
+    refused(within("workload", tmp_path / "absent.csv", "-o", tmp_path / "w.yaml"), "w.yaml exists")
     assert (tmp_path / "w.yaml").read_text() == "mine"
 
 
-def test_what_is_read_is_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
     files = {name: tmp_path / name for name in ("plan.json", "t.csv", "w.yaml", "r.json", "terms.yaml")}
     for path in files.values():
         path.write_bytes(PLAN if path.name == "plan.json" else b"mine")
@@ -179,7 +165,7 @@ def test_what_is_read_is_not_written_over(tmp_path: Path, capsys: pytest.Capture
         ("buy", w, "--terms", files["terms.yaml"], "--html", files["terms.yaml"]),
         (*calibrated, "-o", r),
     ):
-        assert "name the same file" in refused_by(capsys, *words, "--force"), words
+        refused(within(*words, "--force"), "name the same file")
     assert {path.read_bytes() for path in files.values()} == {PLAN, b"mine"}
     assert not (tmp_path / "x").exists()
 
@@ -195,12 +181,10 @@ def test_what_is_read_is_not_written_over(tmp_path: Path, capsys: pytest.Capture
         ("models", "f.yaml", b"", "f.yaml: is empty; a model to start from is written by `pdplan models NAME -o FILE`"),
     ],
 )
-def test_a_file_without_text_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, file: str, content: bytes, says: str
-) -> None:
+def test_a_file_without_text_is_told(tmp_path: Path, command: str, file: str, content: bytes, says: str) -> None:
     if file != ".":
         (tmp_path / file).write_bytes(content)
-    assert says in refused_by(capsys, command, tmp_path / file)
+    refused(within(command, tmp_path / file), says)
 
 
 # --- files of every kind that cannot be read: each is told in a sentence with its line, as `bad_files.yaml` has them
@@ -226,8 +210,4 @@ def test_a_bad_file_is_told_with_its_line(tmp_path: Path, case: dict[str, str]) 
     message = str(caught.value)
     assert case["says"] in message
     assert str(path) in message
-    assert "\n" not in message or case["file"] in {
-        "catalog.yaml",
-        "quotes.csv",
-        "terms.yaml",
-    }  # the line, or all faults
+    assert "\n" not in message or case["file"] in {"catalog.yaml", "quotes.csv", "terms.yaml"}  # with all faults

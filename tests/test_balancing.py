@@ -21,9 +21,10 @@ from reports.deploy.files import deployment_files
 from search_spaces.problem import Balancing, Constraints, any_target
 from tests.deploy_cases import Case, options, plan_of
 from tests.optimizer_cases import instance_of, problem, workload
+from tests.report_cases import judged as with_outcome
 from tests.report_cases import load
 from tests.report_cases import simulated as with_simulation
-from tests.small_fleets import pool
+from tests.small_fleets import alone
 
 THREE = (Case("colocated", replicas=3, tokens=8192),)
 
@@ -33,14 +34,10 @@ def served(balancing: Balancing) -> Instance:
     return instance_of(replace(problem(workload=workload(rate=4.0)), constraints=Constraints(balancing=balancing)))
 
 
-def colocated(instance: Instance, replicas: int) -> Fleet:
-    return Fleet((pool(instance, "colocated-1", Role.COLOCATED, replicas),))
-
-
 def test_the_requests_of_the_proof_meet_the_other_router() -> None:
     instance = served(Balancing.LEAST_TOKENS)
     bench = make_bench(instance)
-    winner = bench.verdict(colocated(instance, 3))
+    winner = bench.verdict(alone(instance, 3))
     assert winner.held
     other = by_requests(bench, winner)
     assert {one.router for one in other.judgement.engines} == {Router.LEAST_LOADED}
@@ -53,7 +50,7 @@ def test_the_requests_of_the_proof_meet_the_other_router() -> None:
 def test_one_engine_and_routers_that_count_requests_are_not_served_twice() -> None:
     for balancing, replicas in ((Balancing.LEAST_TOKENS, 1), (Balancing.LEAST_REQUESTS, 3)):
         bench = make_bench(served(balancing))
-        winner = bench.verdict(colocated(bench.instance, replicas))
+        winner = bench.verdict(alone(bench.instance, replicas))
         assert by_requests(bench, winner) is None
 
 
@@ -64,10 +61,10 @@ def test_pools_told_apart_are_served_by_a_router_that_counts_requests() -> None:
     assert [limits.balancing_of(roles) for roles in (pair, several)] == list(Balancing)
     assert any_target("sglang").limits(Constraints(), 1, prefixes=False).balancing is Balancing.LEAST_REQUESTS
     instance = instance_of(replace(problem(workload=workload(rate=4.0)), constraints=limits))
-    alone = colocated(instance, 2).pools[0]
+    engines = alone(instance, 2).pools[0]
     routers = [
         {engine.router for engine in simulated_fleet(instance, Fleet(pools))}
-        for pools in ((alone,), (alone, replace(alone, name="colocated-2")))
+        for pools in ((engines,), (engines, replace(engines, name="colocated-2")))
     ]
     assert routers == [{Router.LENGTH_AWARE}, {Router.LEAST_LOADED}]
 
@@ -79,21 +76,13 @@ def simulated(plan: Plan, counted: JudgedFleet | None) -> Plan:
 
 
 def judged(*, held: bool) -> JudgedFleet:
-    share = 0.97 if held else 0.84
-    return JudgedFleet(
-        what="least-requests router",
-        pools=[],
-        cost_usd_per_hour=1.0,
-        held=held,
-        overloaded=False,
-        attainment={one.name: share for one in load("disaggregated").classes},
-    )
+    return with_outcome(load("disaggregated"), "least-requests router", 1.0, 0.97 if held else 1.15)
 
 
 def test_files_for_a_router_that_counts_requests_need_a_proof() -> None:
     plan = plan_of(THREE)
     assert "router.sh" in deployment_files(simulated(plan, judged(held=True)), options("vllm"))
-    with pytest.raises(InputError, match=r": 84 % of chat requests \(95 % asked\); .*; or choose --target llm-d, "):
+    with pytest.raises(InputError, match=r": 83.3 % of chat requests \(95 % asked\); .*; or choose --target llm-d, "):
         deployment_files(simulated(plan, judged(held=False)), options("vllm"))
     with pytest.raises(InputError, match=r"was not simulated; plan again with pdplan optimize FILE --target vllm"):
         deployment_files(simulated(plan, None), options("vllm"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -61,18 +60,18 @@ def terms(
     by_hour: tuple[float, ...] = FLAT,
     growth: dict[float, float] | float = 0.0,
     decide_every: int = 1,
+    levels: int = 8,
 ) -> Terms:
     """growth: one, or the probability of each."""
     on_demand = Contract(0, Tier.ON_DEMAND, running=2.0)
     chances = growth if isinstance(growth, dict) else {growth: 1.0}
     paths = tuple(DemandPath(f"{each:+.0%}", each, chance) for each, chance in sorted(chances.items()))
-    forecast = Forecast(months, rate, paths, by_hour, levels=8)
+    forecast = Forecast(months, rate, paths, by_hour, levels)
     return Terms(forecast, (on_demand, *contracts), draw=(1000.0,), decide_every=decide_every, electricity="$0.1/kWh")
 
 
-def reserved(price: float, years: int = 1) -> Contract:
-    tier = Tier.RESERVED_1 if years == 1 else Tier.RESERVED_3
-    return Contract(0, tier, monthly=price * HOURS_PER_MONTH, term=12 * years)
+def reserved(price: float) -> Contract:
+    return Contract(0, Tier.RESERVED_1, monthly=price * HOURS_PER_MONTH, term=12)
 
 
 def bought(stated: Terms, levels: Levels = TEN_PER_GPU, given: Problem | None = None) -> BuyingPlan:
@@ -112,9 +111,8 @@ def next_month(price: float) -> Contract:
 @pytest.mark.parametrize(("price", "level"), [(1.9, 2), (1.7, 2), (1.5, 3), (1.3, 3), (1.1, 4), (0.7, 5), (0.3, 6)])
 def test_the_level_reserved_is_the_newsvendor_quantile(price: float, level: int) -> None:
     """2 to 6 GPUs are needed, each as likely: P(need >= n) = 1, 1, 0.8, 0.6, 0.4, 0.2: n pays above p / 2."""
-    found = bought(
-        terms(next_month(price), rate=2.0, months=2, growth={0.5 * k: 0.2 for k in range(5)}, decide_every=2)
-    )
+    growth = {0.5 * k: 0.2 for k in range(5)}
+    found = bought(terms(next_month(price), rate=2.0, months=2, growth=growth, decide_every=2))
     chance = [1.0, 1.0, 0.8, 0.6, 0.4, 0.2]
     assert level == sum(share > price / 2.0 for share in chance)
     assert sum(one.count for one in found.now) == level
@@ -168,9 +166,12 @@ def test_golden_programme() -> None:
     assert_golden("buying.lp", lp_text(program))
 
 
-@cache
-def example() -> BuyingPlan:
-    """A band, a contract of each kind, and 3 owned GPUs."""
+def dollars(text: str) -> float:
+    return float(text.replace("$", "").replace(",", ""))
+
+
+def test_every_total_is_the_sum_of_what_stands_above_it() -> None:
+    """With a band, a contract of each kind, and 3 owned GPUs."""
     contracts = (
         reserved(1.2),
         Contract(0, Tier.PURCHASE, running=0.1, monthly=100.0, once=16_000.0, life=24.0, delay=2),
@@ -178,15 +179,7 @@ def example() -> BuyingPlan:
         Contract(0, Tier.OWNED, running=0.2, monthly=50.0, held=1),
     )
     growth = {-0.05: 0.3, 0.0: 0.4, 0.05: 0.3}
-    return bought(terms(*contracts, growth=growth, by_hour=HALF_DAY, decide_every=3))
-
-
-def dollars(text: str) -> float:
-    return float(text.replace("$", "").replace(",", ""))
-
-
-def test_every_total_is_the_sum_of_what_stands_above_it() -> None:
-    found = example()
+    found = bought(terms(*contracts, growth=growth, by_hour=HALF_DAY, decide_every=3))
     table = months_table(found)
     totals = [dollars(row[4]) for row in table.rows]
     assert totals[-1] == pytest.approx(sum(totals[:-1]), abs=0.5 * len(totals))
@@ -211,10 +204,7 @@ def rented(monkeypatch: pytest.MonkeyPatch, looks: int, judge: Callable[[float, 
         return (0.5 if fault else 1.0), fault
 
     monkeypatch.setattr("optimizer.procurement.buying.look", look)
-    forecast = Forecast(2, rate, (DemandPath("flat", 0.0, 1.0),), (1.0,) * 12 + (0.25,) * 12, levels=4)
-    rent = Contract(0, Tier.ON_DEMAND, running=3.0)
-    stated = Terms(forecast, (rent,), draw=(1000.0,), decide_every=1, electricity="$0.1/kWh")
-    return buy(problem(offers=(offer("H100"),)), stated, looks=looks)
+    return buy(problem(), terms(rate=rate, months=2, by_hour=HALF_DAY, levels=4), looks=looks)
 
 
 def test_a_purchase_does_without_fleets_that_were_refuted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,24 +2,22 @@
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from costmodel.calibration import Scales, above_physics, least_tpot, least_ttft
 from costmodel.errors import InputError
 from costmodel.memory import weight_bytes_per_gpu
-from pdplan.cli import cli
-from pdplan.console import Console
 from search_spaces.calibration import Calibration, Setup, calibrate, measured, nearer_precision, predictor
 from search_spaces.catalog import load_catalog
 from search_spaces.measurements import Latency, MeasuredRun, Workers
 from search_spaces.models import load_model
+from tests.bad_input_cases import refused
+from tests.running import within
 
 CATALOG = load_catalog()
 MODEL = "Llama-3.1-8B"
@@ -42,13 +40,10 @@ def run_at(isl: float, osl: float, load: float, **changes: object) -> MeasuredRu
     return replace(run, **changes)
 
 
-def synthetic(
-    scales: Scales, points: Sequence[tuple[float, float, float]] = POINTS, noise: float = 0.0
-) -> list[MeasuredRun]:
+def synthetic(scales: Scales, noise: float = 0.0, setup: Setup = SETUP) -> list[MeasuredRun]:
     """Runs with the times that the model predicts under `scales`."""
-    runs = [run_at(*point) for point in points]
-    rows = measured(runs, SETUP)[0]
-    times = predictor(rows, CATALOG)(scales).reshape(-1, 2)
+    runs = [run_at(*point) for point in POINTS]
+    times = predictor(measured(runs, setup)[0], CATALOG)(scales).reshape(-1, 2)
     times = times * np.exp(np.random.default_rng(1).normal(0.0, noise, times.shape))
     return [
         replace(run, ttft=Latency(float(ttft)), tpot=Latency(float(tpot)))
@@ -56,14 +51,10 @@ def synthetic(
     ]
 
 
-@pytest.fixture(scope="module")
-def slower() -> Calibration:
-    """A machine that is slower in every way, measured with 3 % noise."""
+def test_scales_of_a_slower_machine_are_found() -> None:
+    """One that is slower in every way, measured with 3 % noise."""
     truth = Scales(compute=0.85, memory=0.88, host=1.6, arrival=2.0)
-    return calibrate(synthetic(truth, noise=0.03), SETUP, "synthetic")
-
-
-def test_scales_of_a_slower_machine_are_found(slower: Calibration) -> None:
+    slower = calibrate(synthetic(truth, noise=0.03), SETUP, "synthetic")
     found = slower.fit.scales
     assert slower.fit.free == ("memory", "compute", "host", "arrival")
     assert found.compute == pytest.approx(0.85, abs=0.05)
@@ -151,8 +142,7 @@ def test_unusable_runs_are_named(changes: dict[str, object], reason: str) -> Non
 FOLDER = Path(__file__).resolve().parent / "benchmark_results"
 
 
-def invoke(*words: str) -> Result:
-    return CliRunner().invoke(cli, ["calibrate", *words], obj=Console("pdplan calibrate ..."))
+MACHINE = ("--model", MODEL, "--gpu", "H100")
 
 
 @pytest.mark.parametrize(
@@ -167,8 +157,8 @@ def test_results_of_runs_and_of_steps_become_a_catalog_file(
 ) -> None:
     target, result = tmp_path / "overlay.yaml", tmp_path / name
     result.write_text("".join((FOLDER / name).read_text("utf-8").splitlines(keepends=True)[:lines]), "utf-8")
-    done = invoke(str(result), "--model", MODEL, "--gpu", "H100", "-o", str(target), "--json")
-    assert done.exit_code == 0, done.output
+    done = within("calibrate", result, *MACHINE, "-o", target, "--json")
+    assert done.returncode == 0, done.stderr
     value = json.loads(done.stdout)
     assert value["schema"] == "pdplan.calibration/1"
     assert [name for name, item in value["scales"].items() if item["fitted"]] == fitted
@@ -184,23 +174,18 @@ def test_results_of_runs_and_of_steps_become_a_catalog_file(
 def test_one_row_has_no_error_of_rows_left_out(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     result.write_text((FOLDER / "vllm_bench_serve.json").read_text("utf-8").splitlines()[0], "utf-8")
-    page = invoke(str(result), "--model", MODEL, "--gpu", "H100").stdout
+    page = within("calibrate", result, *MACHINE).stdout
     assert "A single row does not show how well the fit predicts others." in page
     assert "held out" not in page
-    refused = invoke(str(result), "--model", MODEL, "--gpu", "H100", "--tp", "3").exception
-    assert str(refused) == "Llama-3.1-8B cannot run on H100: TP 3 does not divide 32 attention heads"
+    said = "Llama-3.1-8B cannot run on H100: TP 3 does not divide 32 attention heads\n"
+    assert refused(within("calibrate", result, *MACHINE, "--tp", 3)) == said
 
 
 def test_fp4_is_advised_only_where_it_runs() -> None:
     """Times of FP4 weights: on H100, which has no units for them, INT4 explains them as well."""
     for gpu, dtype in (("H100", "int4"), ("B200", "fp4")):
         setup = replace(SETUP, accelerator=CATALOG.accelerator(gpu))
-        small = replace(setup, weight_dtype="fp4")
-        runs = [run_at(*point) for point in POINTS]
-        times = predictor(measured(runs, small)[0], CATALOG)(Scales()).reshape(-1, 2).tolist()
-        runs = [
-            replace(run, ttft=Latency(ttft), tpot=Latency(tpot)) for run, (ttft, tpot) in zip(runs, times, strict=True)
-        ]
+        runs = synthetic(Scales(), setup=replace(setup, weight_dtype="fp4"))
         advice = nearer_precision(runs, replace(setup, weight_dtype="bf16"), 2 * len(runs))
         assert advice.startswith(f"with --weight-dtype {dtype} ")
 
@@ -233,17 +218,16 @@ def test_a_fit_that_explains_nothing_is_refused_and_nothing_is_written(
     ]
     runs.write_text("\n".join(map(json.dumps, lines)), "utf-8")
     target = tmp_path / "overlay.yaml"
-    words = (str(runs), "--model", MODEL, "--gpu", "H100", "-o", str(target))
-    done = invoke(*words, "--json")
-    assert isinstance(done.exception, InputError)  # exit code 2
-    assert "no machine of this type explains these results" in str(done.exception)
-    assert "(--force keeps the fit)" in str(done.exception)
-    assert len(str(done.exception)) < 300
+    words = ("calibrate", runs, *MACHINE, "-o", target)
+    done = within(*words, "--json")
+    assert (done.returncode, len(done.stderr) < 300) == (2, True)
+    assert "no machine of this type explains these results" in done.stderr
+    assert "(--force keeps the fit)" in done.stderr
     value = json.loads(done.stdout)
-    assert value["refusal"] in str(done.exception)
+    assert value["refusal"] in done.stderr
     assert (value["explained"], value["overlay"]) == (False, None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs.jsonl"]
-    forced = invoke(*words, "--force", "--json")
-    assert forced.exit_code == 0, forced.output
+    forced = within(*words, "--force", "--json")
+    assert forced.returncode == 0, forced.stderr
     assert json.loads(forced.stdout)["overlay"] == str(target)
     assert load_catalog(target).accelerator("H100").name == "H100"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import math
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from benchmarks.make_prices import SPELLINGS, quotes_of, read_table
 from costmodel.accelerator import KERNEL_CLASSES, KernelEfficiency, Origin, PriceBasis
 from costmodel.errors import InputError
 from costmodel.units import GIGA, TERA
@@ -21,13 +19,7 @@ from search_spaces.catalog import load_catalog
 from search_spaces.efficiency import parse_efficiency
 from search_spaces.quotes import shipped_quotes
 from tests.optimizer_cases import accelerator
-
-
-def overlay(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "gpus.yaml"
-    path.write_text(text, "utf-8")
-    return path
-
+from tests.trace_files import Write
 
 # --- what is shipped
 
@@ -73,9 +65,9 @@ def test_a_slip_in_the_shipped_file_is_named_with_its_line(
 # --- overlays
 
 
-def test_a_new_accelerator_may_be_like_another(tmp_path: Path) -> None:
+def test_a_new_accelerator_may_be_like_another(write: Write) -> None:
     text = "accelerators:\n  H850: {like: H100, scale_up: {gb_s: 200}, price_usd_per_hour: $2.00/h, date: 2026-01-02}\n"
-    catalog = load_catalog(overlay(tmp_path, text))
+    catalog = load_catalog(write(text, "gpus.yaml"))
     found, model = catalog.accelerator("h850"), catalog.accelerator("H100")
     assert found.scale_up.bandwidth == 200e9
     assert (found.bandwidth, found.peak_flops, found.scale_up_size) == (model.bandwidth, model.peak_flops, 8)
@@ -89,10 +81,10 @@ def test_a_new_accelerator_may_be_like_another(tmp_path: Path) -> None:
         assert figures.origin is Origin.ASSUMED
 
 
-def test_a_card_of_its_own_is_not_on_the_nodes_of_its_relative(tmp_path: Path) -> None:
+def test_a_card_of_its_own_is_not_on_the_nodes_of_its_relative(write: Write) -> None:
     text = "accelerators:\n  H144: {like: H100, memory_gib: 144}\n  Cheap: {like: H100, price_usd_per_hour: $2/h}\n"
     text += "  GBX: {like: GB200, memory_gib: 200}\n"
-    catalog = load_catalog(overlay(tmp_path, text))
+    catalog = load_catalog(write(text, "gpus.yaml"))
     label = catalog.accelerator("H100").node_label
     assert [catalog.accelerator(name).node_label for name in ("H144", "Cheap", "GBX")] == ["", label, ""]
     assert [catalog.accelerator(name).arm for name in ("H144", "GBX")] == [False, True]  # the CPUs stay
@@ -101,9 +93,9 @@ def test_a_card_of_its_own_is_not_on_the_nodes_of_its_relative(tmp_path: Path) -
 # --- what a price is of
 
 
-def test_a_price_of_ones_own_wins_on_every_basis(tmp_path: Path) -> None:
+def test_a_price_of_ones_own_wins_on_every_basis(write: Write) -> None:
     text = "accelerators:\n  H100: {price_usd_per_hour: 2.10}\n  MyCard: {like: H200, price_usd_per_hour: 3}\n"
-    catalog = load_catalog(overlay(tmp_path, text))
+    catalog = load_catalog(write(text, "gpus.yaml"))
     for name, price in (("H100", 2.1), ("MyCard", 3.0)):
         found = catalog.accelerator(name)
         assert {found.price_on(basis).usd_per_hour for basis in (None, *PriceBasis)} == {price}
@@ -186,19 +178,10 @@ def test_efficiency_is_own_then_wider_then_relative_then_default() -> None:
 # --- prices
 
 
-@pytest.fixture(scope="module")
-def make_prices(root: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("make_prices", root / "benchmarks" / "make_prices.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["make_prices"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_catalogs_quotes_are_what_the_script_makes(make_prices: ModuleType, data: Path) -> None:
-    quotes = list(make_prices.quotes_of(make_prices.read_table(data / "prices" / "gpu_prices.csv")))
+def test_the_catalogs_quotes_are_what_the_script_makes(data: Path) -> None:
+    quotes = list(quotes_of(read_table(data / "prices" / "gpu_prices.csv")))
     names = {quote.accelerator for quote in quotes}
     made = {name: tuple(quote for quote in quotes if quote.accelerator == name) for name in names}
     shipped = shipped_quotes()
-    assert set(made) == set(make_prices.SPELLINGS)
+    assert set(made) == set(SPELLINGS)
     assert {name: shipped[name] for name in made} == made

@@ -7,13 +7,11 @@ from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
 from typing import cast
-from unittest.mock import Mock
 
 import pytest
 
-from costmodel.engine import Role
 from costmodel.simulator.fleet import SimulatedFleet
-from costmodel.simulator.metrics import TAIL, Overload
+from costmodel.simulator.metrics import TAIL
 from costmodel.simulator.run import simulate
 from optimizer.fleets.build_plan import binding
 from optimizer.fleets.evaluate import evaluate
@@ -45,8 +43,8 @@ from optimizer.verification.demand import simulated_trace
 from optimizer.verification.judge import MOST_RUNS, Judgement, Rule, Run, breakdown, judge_runs, simulated_fleet
 from optimizer.verification.record import with_simulated_headroom
 from optimizer.verification.verify import Loop
-from tests.optimizer_cases import instance_of, judged_class, problem, slo, workload
-from tests.small_fleets import apart, pool, small
+from tests.optimizer_cases import instance_of, judgement, problem, slo, workload
+from tests.small_fleets import alone, apart, small
 
 TRUTH = 0.9242
 """Share of the fleet below within its SLO, in eight runs of 100,000 requests (0.9226 to 0.9262)."""
@@ -56,15 +54,8 @@ TRUTH = 0.9242
 def marginal(goal: float) -> tuple[Instance, Fleet]:
     """One engine that answers with two tokens: cheap to simulate."""
     limits = slo(ttft=0.1333, tpot=5.0, attainment=goal)
-    instance = instance_of(
-        problem(workload=workload(rate=3.4, buckets=((1000, 2, 0.7), (4000, 2, 0.3))), slos=(limits,))
-    )
-    return instance, Fleet((pool(instance, "colocated-1", Role.COLOCATED, 1),))
-
-
-def judgement(share: float, low: float, high: float, goal: float = 0.9, growth: float = 0.0) -> Judgement:
-    one = judged_class(share, low, high, goal)
-    return Judgement(1.0, (one,), Overload(growth > 0.0, growth, growth, "queue"), (), ())
+    instance = instance_of(problem(workload=workload(3.4, ((1000, 2, 0.7), (4000, 2, 0.3))), slos=(limits,)))
+    return instance, alone(instance, 1)
 
 
 def test_a_fleet_that_misses_narrowly_is_confirmed_on_one_seed_of_six_at_most_and_one_that_holds_is() -> None:
@@ -100,7 +91,7 @@ def test_the_runs_of_a_confirmation_are_doubled_while_it_is_left_between() -> No
 def test_a_verdict_may_take_as_many_requests_as_a_confirmation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four runs of 100,000 leave the goal within the interval: were they not doubled, a fleet that holds would go."""
     instance, fleet = marginal(0.9)
-    rules, undecided = list[Rule](), replace(judgement(0.92, 0.89, 0.95), runs=(Mock(),) * 4)
+    rules, undecided = list[Rule](), judgement(0.92, 0.89, 0.95, runs=4)
 
     def captured(*arguments: object) -> Judgement:
         rules.append(cast("Rule", arguments[-1]))
@@ -219,12 +210,8 @@ def test_a_crowd_that_still_drains_gets_a_run_twice_as_long(
 # --- how long a fleet is simulated: until its queues have forgotten; and what its pools can take by then
 
 
-def two_replicas(instance: Instance) -> Fleet:
-    return Fleet((pool(instance, "colocated-1", Role.COLOCATED, 2),))
-
-
 def test_a_queue_remembers_as_a_brownian_motion_does() -> None:
-    instance, fleet = small(), two_replicas(small())
+    instance, fleet = small(), alone(small(), 2)
     busy = evaluate(instance, fleet).states[0].utilization
     engines, weight = fleet.pools[0], instance.flows.share / instance.flows.share.sum()
     work = instance.tables.prefill_time[engines.shape, engines.chunk]
@@ -235,7 +222,7 @@ def test_a_queue_remembers_as_a_brownian_motion_does() -> None:
 
 def test_batches_remember_requests_that_are_longer_than_a_mean_one() -> None:
     instance = instance_of(problem(workload=workload(1.0, ((500.0, 20.0, 0.9), (500.0, 2000.0, 0.1)))))
-    flows, fleet = instance.flows, two_replicas(instance)
+    flows, fleet = instance.flows, alone(instance, 2)
     mean, square = (float(flows.share @ flows.osl**power / flows.share.sum()) for power in (1, 2))
     relaxation = pool_state(instance, fleet.pools[0], 1.0).relaxation
     assert square / mean**2 > 2.0
@@ -245,15 +232,9 @@ def test_batches_remember_requests_that_are_longer_than_a_mean_one() -> None:
 
 
 def rows(time: float, slots: float) -> list[Binding]:
+    late = "prefill-1 can take 43 % more load: beyond that, prompts wait too long."
     return [
-        binding(
-            "time",
-            "prefill-1",
-            time,
-            1.0,
-            "1",
-            "prefill-1 can take 43 % more load: beyond that, prompts wait too long.",
-        ),
+        binding("time", "prefill-1", time, 1.0, "1", late),
         binding("slots", "decode-1", slots, 1.0, "1", "decode-1 can take 145 % more load: others wait."),
         binding("budget", "fleet", 24.0, 25.0, "$/h", "$24.00/h used; the budget is $25.00/h."),
     ]

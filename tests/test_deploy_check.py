@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.errors import InputError
-from pdplan.cli import run
 from pdplan.exits import ExitCode
 from reports.answers.plan import plan_page
 from reports.answers.plan_details import deploy_sentence, what_runs
 from reports.deploy.files import RECORD, WRITERS, deployment_files, differences, recorded_options
 from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of
 from tests.golden_files import assert_golden
+from tests.running import within
 
 STRIDE = 29
 """Changes are tried one in so many, for speed; 1 tries all of them, and all pass."""
@@ -147,36 +147,17 @@ def test_an_empty_document_is_no_difference() -> None:
     assert not differences({"f.yaml": f"{PLANNED}---\n"}, {"f.yaml": PLANNED})
 
 
-@pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A plan's file, and the directory of its deployment with options of its own."""
-    folder = tmp_path_factory.mktemp("deployed")
-    plan = folder / "plan.json"
+def test_a_fault_is_a_line(tmp_path: Path) -> None:
+    """Of a deployment with options of its own."""
+    plan, file = tmp_path / "plan.json", tmp_path / "out" / "dgd.yaml"
     plan.write_text(plan_of().model_dump_json(by_alias=True), "utf-8")
-    asked = ["--namespace", "serving", "--label", "H100=MY-H100", "--image", "my/image:1"]
-    assert run(["deploy", str(plan), "-t", "dynamo", "-o", str(folder / "out"), *asked]) == 0
-    return plan, folder / "out"
-
-
-def check(deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    capsys.readouterr()
-    code = run(["deploy", str(deployed[0]), "--check", str(deployed[1])])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def test_a_fault_is_a_line(deployed: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    file = deployed[1] / "dgd.yaml"
-    text = file.read_text("utf-8")
-    assert "'128'" in text
-    try:
-        file.write_text(text.replace("'128'", "'512'", 1), "utf-8")
-        code, out, err = check(deployed, capsys)
-    finally:
-        file.write_text(text, "utf-8")
-    assert code == ExitCode.BAD_INPUT
-    assert re.search(r"^dgd\.yaml:\n .*- --\S+\n-.*'128'\n\+.*'512'\n", out, re.MULTILINE)
-    assert re.fullmatch(r"pdplan: error: \S+ does not deploy 'case' as it was evaluated: 1 fault\n", err)
+    asked = ("--namespace", "serving", "--label", "H100=MY-H100", "--image", "my/image:1")
+    assert within("deploy", plan, "-t", "dynamo", "-o", file.parent, *asked).returncode == ExitCode.DONE
+    file.write_text(file.read_text("utf-8").replace("'128'", "'512'", 1), "utf-8")
+    done = within("deploy", plan, "--check", file.parent)
+    assert done.returncode == ExitCode.BAD_INPUT
+    assert re.search(r"^dgd\.yaml:\n .*- --\S+\n-.*'128'\n\+.*'512'\n", done.stdout, re.MULTILINE)
+    assert re.fullmatch(r"pdplan: error: \S+ does not deploy 'case' as it was evaluated: 1 fault\n", done.stderr)
 
 
 def test_a_record_keeps_every_option() -> None:
@@ -206,6 +187,7 @@ def test_every_file_is_compared_and_the_page_names_no_other(name: str) -> None:
 APART, ALONE, FIRST, LATER = Case("prefill", pp=2, seqs=8), Case("colocated"), Case("prefill", seqs=8), Case("decode")
 STAGED, MOE = (Case("colocated", pp=2),), "Qwen3-30B-A3B"
 RANKS, EIGHT = Case("colocated", ep=8, dp=8, tokens=8192), Case("decode", "H200", tp=8)
+WIDE = Case("colocated", "H200", tp=8, seqs=128)
 EAGLE3, NGRAM, TIER = Ask(draft="eagle3", drafted=1), Ask(draft="ngram", drafted=1), Ask(prefix=0.8, tier="200GB")
 REFUSED: dict[str, tuple[tuple[Case, ...], Ask, str]] = {
     "heads split beyond those of decode": ((replace(FIRST, tp=8, tokens=8192), replace(LATER, tp=4)), Ask(MOE), "vllm"),
@@ -226,6 +208,9 @@ REFUSED: dict[str, tuple[tuple[Case, ...], Ask, str]] = {
     "drafts in stages, and an old vLLM": (STAGED, NGRAM, "vllm 0.24.0"),
     "drafts in stages": (STAGED, replace(NGRAM, engine="trtllm"), "trtllm"),
     "drafts of ranks": ((RANKS,), replace(NGRAM, model=MOE, engine="sglang"), "sglang"),
+    "fewer tokens a step than requests": ((replace(WIDE, tokens=100),), Ask(), "vllm"),
+    "fewer tokens a step than drafts": (
+        (replace(WIDE, tokens=256),), Ask("DeepSeek-V3", "fp8", draft="mtp", drafted=3), "vllm"),
     "a tier that engines share": (PAIR, replace(TIER, shared=True), "llm-d"),
     "a tier beside a hand-over": (PAIR, TIER, "dynamo"),
     "a tier smaller than memory": (PAIR, replace(TIER, tier="20GB", engine="sglang"), "sglang"),

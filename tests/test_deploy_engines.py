@@ -21,14 +21,12 @@ from hypothesis import strategies as st
 
 from costmodel.engine import SCHEDULERS
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
-from costmodel.transformer import Transformer
 from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.plans.plan import Plan, Pool
 from optimizer.verification.judge import simulated_fleet
-from reports.deploy.deployment import SWITCH, DeployedPool, Deployment, legal_flag
+from reports.deploy.deployment import Deployment, legal_flag
 from reports.deploy.files import WRITERS, deployment_files, refuse_undeployable
 from reports.deploy.hosts import place
-from search_spaces.models import load_model
 from tests.deploy_cases import (
     ALIKE,
     PAIR,
@@ -63,17 +61,13 @@ PER_TARGET = 40
 """Random plans that every target sees at least."""
 
 
-def runs(target: str) -> int:
-    """Examples of one combination, so that all of a target make up PER_TARGET."""
-    return -(-PER_TARGET // sum(name == target for name, *_ in COMBINATIONS))
-
-
 @pytest.mark.parametrize(("target", "version", "engine"), COMBINATIONS)
 def test_files_say_what_the_plan_says(target: str, version: str, engine: str) -> None:
     seen: Counter[str] = Counter()
+    pairs = -(-PER_TARGET // sum(name == target for name, *_ in COMBINATIONS)) // 2
 
     @settings(
-        max_examples=runs(target) // 2,
+        max_examples=pairs,
         suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
         database=None,
     )
@@ -85,7 +79,7 @@ def test_files_say_what_the_plan_says(target: str, version: str, engine: str) ->
             seen["mixed"] += len(plan.gpus) > 1
 
     check()
-    assert seen["plans"] >= runs(target) // 2 * 2
+    assert seen["plans"] >= 2 * pairs
     assert seen["mixed"] > seen["plans"] // 10
 
 
@@ -155,7 +149,8 @@ def round_trip(plan: Plan, target: str, version: str) -> None:
     for pool, own in zip(deployment.pools, plan.pools, strict=True):
         # room for a template, up to whole blocks, the model's context and the KV memory
         length, block = pool.settings.max_model_len, pool.settings.block_tokens
-        full = length == deployment.model.max_position or not holds(pool, deployment.model, length + block)
+        longer = kv_bytes_peak_per_gpu(deployment.model, pool.config, float(length + block))
+        full = length == deployment.model.max_position or longer > kv_capacity_bytes(deployment.model, pool.config)
         assert 128 <= length - own.max_model_len < 128 + block or full
     given = Counter((host, gpu) for one in place(deployment) for host in one.hosts for gpu in one.gpus)
     assert set(given.values()) == {1}
@@ -172,6 +167,7 @@ FIRST, LATER, ALONE = Case("prefill", seqs=8, tokens=8192), Case("decode"), (Cas
 WIDER, WIDEST = ((Case("colocated", gpu, tp=tp, tokens=8192),) for gpu, tp in (("H100", 4), ("H200", 8)))
 AMD = replace(FIRST, gpu="MI300X")
 FIRST_OF_8, LATER_OF_8 = (replace(case, gpu="H200", tp=8) for case in (FIRST, LATER))
+FOUR_EACH = (replace(FIRST, tp=4), replace(LATER, tp=4))
 EXPERTS = Ask("DeepSeek-V3", "fp8")
 MTP = replace(EXPERTS, draft="mtp", drafted=3)
 EAGLE3 = Ask(draft="eagle3", drafted=2, draft_model="org/draft")
@@ -236,8 +232,18 @@ SAID: dict[str, tuple[str, list[Stated]]] = {
             ((replace(WIDE, role="colocated"),), Ask("DeepSeek-V4.1-Flash", "fp8", "fp8"), PLAIN[:2]),
         ],
     ),
+    "layers that keep their own share of a request": (
+        r"hybrid.kv",
+        [
+            ((FIRST, LATER), Ask("gpt-oss-20b", "fp4"), (("vllm 0.22.1", "vllm"), ("vllm 0.23.0", "vllm"))),
+            ((Case("colocated", tokens=8192),), Ask("gpt-oss-20b", "fp4"), (("vllm 0.22.1", "vllm"),)),
+            ((FIRST, LATER), Ask(), (("vllm 0.22.1", "vllm"),)),
+            (FOUR_EACH, Ask("Qwen3-Next-80B-A3B"), (("vllm 0.20.0", "vllm"),)),
+            (FOUR_EACH, Ask("Llama-4-Scout-17B-16E"), (("vllm 0.22.1", "vllm"),)),  # chunks, of which vLLM refuses it
+        ],
+    ),
 }  # fmt: skip
-"""Words that say so, and the plans: pools, what they share, and the targets with their engines."""
+"""Words that say so, and the plans: pools, what they share, and the targets (of a version) with their engines."""
 
 
 def test_golden_settings() -> None:
@@ -245,49 +251,24 @@ def test_golden_settings() -> None:
     for name, (words, cases) in SAID.items():
         for pools, ask, targets in cases:
             for target, engine in targets:
-                files = written(plan_of(pools, replace(ask, engine=engine)), target)
+                files = written(plan_of(pools, replace(ask, engine=engine)), *target.split())
                 split = " + ".join(
                     f"{case.role} {case.gpu} TP{case.tp} DP{case.dp} {case.seqs}/{case.tokens}" for case in pools
                 )
                 text += f"### {name}: {ask.draft or ask.model}, {split}; {target} with {engine}\n"
-                text += "".join(f"{path}: {word}\n" for word, path in said(files, words).items())
+                text += "".join(f"{paths}: {word}\n" for word, paths in said(files, words).items())
     assert_golden("deploy/settings.txt", text)
 
 
 def said(files: dict[str, str], words: str) -> dict[str, str]:
-    """Lines, or options of a line, that have one of the words, each with the first file that has it."""
-    found: dict[str, str] = {}
+    """Lines, or options of a line, that have one of the words, each with the first file that has it and how many do."""
+    found: dict[str, list[str]] = {}
     for path, text in files.items():
         if not path.startswith(("benchmark/", "planner", "monitoring/")):
             parts = (part.strip() for part in re.split(r"\n(?! *- '?[{\d\"])| (?=--)", text))
-            found |= {part: path for part in parts if re.search(words, part) and part not in found}
-    return found
-
-
-@pytest.mark.parametrize(
-    ("model", "version", "role", "told"),
-    [
-        ("gpt-oss-20b", "0.22.1", "decode", True),
-        ("Qwen3-Next-80B-A3B", "0.20.0", "decode", True),
-        ("gpt-oss-20b", "0.23.0", "decode", False),  # which does so by itself
-        ("gpt-oss-20b", "0.22.1", "colocated", False),
-        ("Llama-3.1-8B", "0.22.1", "decode", False),
-        ("Llama-4-Scout-17B-16E", "0.22.1", "decode", False),  # attends in chunks, of which vLLM refuses it
-    ],
-)
-def test_layers_keep_their_own_share_of_a_request(model: str, version: str, role: str, *, told: bool) -> None:
-    tp = 4 if model.startswith(("Llama-4", "Qwen3-Next")) else 1
-    pools = (replace(FIRST, tp=tp), replace(LATER, tp=tp)) if role == "decode" else (Case("colocated", tokens=8192),)
-    plan = plan_of(pools, Ask(model, load_model(model).native_weight_dtype))
-    files = WRITERS["vllm"](deployment_of(plan, "vllm", version))
-    workers = [text for path, text in files.items() if path.startswith("workers/") and path.endswith(".yaml")]
-    assert all(("\nno-disable-hybrid-kv-cache-manager: true\n" in text) == told for text in workers)
-    assert legal_flag("vllm", version, "--no-disable-hybrid-kv-cache-manager") == SWITCH
-
-
-def holds(pool: DeployedPool, model: Transformer, tokens: int) -> bool:
-    """Whether the KV memory of an engine holds one request of so many tokens."""
-    return kv_bytes_peak_per_gpu(model, pool.config, float(tokens)) <= kv_capacity_bytes(model, pool.config)
+            for part in dict.fromkeys(part for part in parts if re.search(words, part)):
+                found.setdefault(part, []).append(path)
+    return {part: f"{paths[0]}{f' and {len(paths) - 1} more' * (len(paths) > 1)}" for part, paths in found.items()}
 
 
 # --- what engines are told of scheduling is what the simulation of the plan did, for every engine and role
@@ -297,10 +278,9 @@ TOGETHER = (Case("colocated", tp=2, seqs=64, tokens=2048),)
 IN_STAGES = (Case("colocated", tp=2, pp=2, seqs=64, tokens=2048),)
 ON_RANKS = (Case("colocated", ep=4, dp=4, seqs=64, tokens=8192),)
 FLEETS = [(APART, ""), (TOGETHER, ""), (IN_STAGES, ""), (ON_RANKS, "Qwen3-30B-A3B")]
-every_engine = pytest.mark.parametrize("engine", SCHEDULERS)
 
 
-@every_engine
+@pytest.mark.parametrize("engine", SCHEDULERS)
 @pytest.mark.parametrize(("pools", "model"), FLEETS)
 def test_limits_are_those_of_the_simulation(engine: str, pools: tuple[Case, ...], model: str) -> None:
     plan = plan_of(pools, Ask(model or "Llama-3.1-8B", engine=engine))

@@ -24,18 +24,11 @@ from costmodel.errors import InputError
 from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB
 from optimizer.plans.plan import Plan
-from reports.deploy.deployment import Device, Options
-from reports.deploy.files import (
-    MARKER,
-    WRITERS,
-    checked_directory,
-    deployment_files,
-    refusal,
-    write_deployment,
-)
+from reports.deploy.deployment import Options
+from reports.deploy.files import MARKER, RECORD, WRITERS, deployment_files, recorded_options, refusal, write_deployment
 from reports.deploy.formats import shell_text
 from search_spaces.bounds import TARGET_NAMES
-from search_spaces.models import load_model
+from search_spaces.files import shipped_table
 from tests.deploy_cases import (
     ENGINES,
     EXAMPLES,
@@ -51,32 +44,17 @@ from tests.deploy_cases import (
     parted_plan,
     plan_of,
     started,
+    with_inputs,
 )
 from tests.golden_files import assert_golden
 from tests.test_balancing import judged, simulated
 
 NASTY = (
-    "$(touch /tmp/pdplan-owned)",
-    "`touch /tmp/pdplan-owned`",
-    "a; touch /tmp/pdplan-owned",
-    "x' && touch /tmp/pdplan-owned #",
-    'x" && touch /tmp/pdplan-owned #',
-    "{{ 7 * 7 }}",
-    "{% for x in y %}",
-    "{{ .Values.secret }}",
-    "a: b",
-    "- a",
-    "&a *a !!python/object/apply:os.system [id]",
-    "x # y",
-    "true",
-    "1e3",
-    "${HOME}",
-    "$(HOME)",
-    "$$(HOME)",
-    "a|b",
-    "../../etc/passwd",
-    "é日本\U0001f600",
-)
+    "$(touch /tmp/pdplan-owned)", "`touch /tmp/pdplan-owned`", "a; touch /tmp/pdplan-owned",
+    "x' && touch /tmp/pdplan-owned #", 'x" && touch /tmp/pdplan-owned #', "{{ 7 * 7 }}", "{% for x in y %}",
+    "{{ .Values.secret }}", "a: b", "- a", "&a *a !!python/object/apply:os.system [id]", "x # y", "true", "1e3",
+    "${HOME}", "$(HOME)", "$$(HOME)", "a|b", "../../etc/passwd", "é日本\U0001f600",
+)  # fmt: skip
 STRINGS = st.sampled_from(NASTY) | st.text(
     st.characters(codec="utf-8", exclude_categories=["C", "Z"]), min_size=1, max_size=20
 )
@@ -132,10 +110,8 @@ def test_a_shell_reads_back_one_word_each() -> None:
     assert not Path("/tmp/pdplan-owned").exists()
 
 
-LABELS, FOLDERS = (
-    ("MY H100", "-H100", "H" * 64, "H100/80"),
-    ("./mine", "../mine", "~/mine", "/a:b", "/a/../b", "/", "//"),
-)
+LABELS = ("MY H100", "-H100", "H" * 64, "H100/80")
+FOLDERS = ("./mine", "../mine", "~/mine", "/a:b", "/a/../b", "/", "//")
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("dynamo", {"namespace": "a b"}),
     ("dynamo", {"namespace": "x;id"}),
@@ -309,41 +285,17 @@ test $(grep -c router.sh started) -lt 4 || kill -TERM $(cut -d" " -f6 /proc/$$/s
 SCONTROL = 'test "$1" = requeue || printf "%s\\n" "$3-a" "$3-b" "$3-c"'
 
 
-def test_cores_of_a_cpu_stand_in_for_gpus(tmp_path: Path) -> None:
-    plan, asked = plan_of(), replace(options("vllm"), device=Device.CPU)
-    write_deployment(plan, asked, tmp_path / "cpu")
-    assert checked_directory(plan, tmp_path / "cpu") == ([], [])
-    files = deployment_files(plan, asked)
-    assert not [path for path in files if path.startswith(("compose/", "slurm"))]
-    decode = yaml.safe_load(files["workers/decode-2-0.yaml"])
-    assert (decode["dtype"], decode["kv-cache-dtype"], decode["block-size"]) == ("float32", "auto", 32)
-    assert json.loads(decode["kv-transfer-config"])["kv_buffer_device"] == "cpu"
-    assert "export VLLM_CPU_OMP_THREADS_BIND='2|3'\n" in files["workers/prefill-1-1.sh"]
-    pool = deployment_of(plan, "vllm").pools[1]
-    kv_bytes = kv_capacity_bytes(load_model("Llama-3.1-8B"), pool.config)
+def test_cores_of_a_cpu_stand_in_for_gpus() -> None:
+    """golden/deploy/vllm-cpu.txt has the rest."""
+    deployment, files = example("vllm-cpu")
+    kv_bytes = kv_capacity_bytes(deployment.model, deployment_of(plan_of(), "vllm").pools[1].config)
     assert f"export VLLM_CPU_KVCACHE_SPACE={round(2 * kv_bytes / GIB)}\n" in files["workers/decode-2-0.sh"]
-    workers = "".join(text for path, text in files.items() if path.startswith("workers/"))
-    assert "cuda" not in workers.lower()
-    assert "A core of a CPU stands in for each planned GPU" in files["README.md"]
+    assert not [path for path, text in files.items() if path.startswith("workers/") and "cuda" in text.lower()]
+    assert recorded_options(files[RECORD]) == EXAMPLES["vllm-cpu"][1]
 
 
 # --- models whose rotary embedding is scaled: every engine is told what it needs to start with the planned context
 
-QWEN3: dict[str, Any] = {
-    "model_type": "qwen3",
-    "num_hidden_layers": 36,
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "intermediate_size": 12288,
-    "hidden_act": "silu",
-    "vocab_size": 151936,
-    "max_position_embeddings": 40_960,
-    "rope_theta": 1_000_000,
-    "tie_word_embeddings": False,
-}
-"""config.json of Qwen/Qwen3-8B."""
 YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}
 """What its model card says to add for 131,072 tokens."""
 PUBLIC = "Qwen/Qwen3-8B"
@@ -351,24 +303,22 @@ ABLE = ("vllm", "dynamo", "llm-d", "sglang")
 """Targets whose engines can be told."""
 
 
-def scaled_plan(
-    folder: Path, engine: str, rope: dict[str, Any], length: int = 100_000, name: str = "config.json", **fields: Any
-) -> Plan:
+def scaled_plan(folder: Path, engine: str) -> Plan:
     """A plan whose model is described by a config.json of the user's."""
-    file = folder / name
-    file.write_text(json.dumps({**QWEN3, "rope_scaling": rope, **fields}), "utf-8")
-    pools = (Case("prefill", seqs=8, tokens=8192, length=length), Case("decode", "H200", seqs=32, length=length))
+    published = shipped_table("costmodel", "catalog/models/Qwen3-8B.yaml")["config"]
+    file = folder / "config.json"
+    file.write_text(json.dumps({**published, "rope_theta": 1_000_000, "rope_scaling": YARN}), "utf-8")
+    pools = (Case("prefill", seqs=8, tokens=8192, length=100_000), Case("decode", "H200", seqs=32, length=100_000))
     plan = plan_of(pools, Ask("Qwen3-8B", engine=engine))
     model = {"config": str(file), "weight_dtype": "bf16", "kv_dtype": "bf16"}
-    inputs = {**plan.provenance.inputs, "model": model}
-    return plan.model_copy(update={"provenance": plan.provenance.model_copy(update={"inputs": inputs})})
+    return with_inputs(plan, model=model)
 
 
 def test_golden_lines(tmp_path: Path) -> None:
     """How each target states it, in both cases."""
     lines = []
     for target in ABLE:
-        plan = scaled_plan(tmp_path, ENGINES[target], YARN)
+        plan = scaled_plan(tmp_path, ENGINES[target])
         for case, more in (("served as described", {}), ("served as published", {"model": PUBLIC})):
             if target == "llm-d" and not more:  # its chart fetches weights by their id only
                 continue
@@ -413,20 +363,8 @@ def test_a_set_has_less_room_for_names() -> None:
     assert "and 37 are allowed" not in str(refusal(by_day(plan), options("llm-d")))
 
 
-@pytest.mark.parametrize(
-    ("ask", "change", "words"),
-    [
-        (Ask(), {"max_num_batched_tokens": 100}, "max_num_batched_tokens 100 is below max_num_seqs 128"),
-        (
-            Ask("DeepSeek-V3", "fp8", draft="mtp", drafted=3),
-            {"max_num_batched_tokens": 256},
-            "max_num_batched_tokens 256 is below 4 x max_num_seqs 128",
-        ),
-        (Ask(), {"max_model_len": 131_088}, "requests of 131,088 tokens are longer than the 131,072 positions"),
-    ],
-    ids=["steps", "drafts", "positions"],
-)
-def test_engines_that_would_not_start_are_refused(ask: Ask, change: dict[str, int], words: str) -> None:
-    plan = plan_of((Case("colocated", "H200", tp=8, seqs=128),), ask)
-    pools = [pool.model_copy(update=change) for pool in plan.pools]
-    assert words in str(refusal(plan.model_copy(update={"pools": pools}), options("vllm")))
+def test_pools_longer_than_the_models_positions_are_refused() -> None:
+    plan = plan_of((Case("colocated"),))
+    longer = plan.model_copy(update={"pools": [plan.pools[0].model_copy(update={"max_model_len": 131_088})]})
+    said = str(refusal(longer, options("vllm")))
+    assert "requests of 131,088 tokens are longer than the 131,072 positions" in said

@@ -33,7 +33,17 @@ from reports.answers.plan_details import deploy_sentence, what_runs
 from reports.deploy.deployment import Deployment
 from reports.deploy.files import deployment_files, write_deployment
 from reports.deploy.hosts import PARTS, Rule, gateway_rules, misplacing, placed
-from tests.deploy_cases import Ask, Case, classes_plan, deployment_of, options, parted_plan, plan_of
+from tests.deploy_cases import (
+    Ask,
+    Case,
+    classes_plan,
+    deployment_of,
+    options,
+    parted_plan,
+    plan_of,
+    served_by,
+    with_routes,
+)
 
 
 def test_the_edge_lies_between_the_lengths_in_proportion() -> None:
@@ -53,12 +63,9 @@ def test_pools_that_share_every_length_get_their_own_shares_of_it() -> None:
     """Behind a least-requests router, the faster GPUs would get as many requests at a time as the slower ones."""
     plan = plan_of((Case("colocated", "H100"), Case("colocated", "L40S")))
     shares = {"colocated-1": 0.7, "colocated-2": 0.3}
-    routing = [route.model_copy(update={"prefill": shares, "decode": shares}) for route in plan.routing]
-    shared = plan.model_copy(update={"routing": routing})
-    assert gateway_rules(deployment_of(shared, "vllm")) == (
-        Rule("colocated-1", None, 7 * PARTS // 10),
-        Rule("colocated-2"),
-    )
+    shared = with_routes(plan, served_by(shares), served_by(shares))
+    rules = (Rule("colocated-1", None, 7 * PARTS // 10), Rule("colocated-2"))
+    assert gateway_rules(deployment_of(shared, "vllm")) == rules
     files = dict(deployment_files(shared, options("vllm")))
     assert "\n  # all requests\n  use_backend colocated-1 if { rand(10000) lt 7000 }" in files["router.cfg"]
     assert "The router chooses a pool at random, in the plan's shares (`router.cfg`)" in files["README.md"]
@@ -66,8 +73,7 @@ def test_pools_that_share_every_length_get_their_own_shares_of_it() -> None:
 
 def test_lengths_that_a_gateway_cannot_tell_apart_are_refused() -> None:
     plan = parted_plan()
-    first, second = plan.routing
-    alike = plan.model_copy(update={"routing": [first, second.model_copy(update={"isl": first.isl})]})
+    alike = with_routes(plan, {}, {"isl": plan.routing[0].isl})
     with pytest.raises(InputError, match=r"a pool would get 81.8 % on top of .* optimize FILE --target vllm$"):
         deployment_files(alike, options("vllm"))
     assert deploy_sentence(alike, what_runs(alike)) == "No deployment target runs this plan (pdplan deploy says why)."

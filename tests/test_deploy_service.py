@@ -92,13 +92,13 @@ SAMPLE = Path(__file__).parent / "benchmark_results" / "profile_export_aiperf.js
 PLAN = plan_of((Case("colocated", tp=2, replicas=2, tokens=8192),))
 
 
-def result(folder: Path, plan: Plan = PLAN, *, ttft: float = 0.2, tpot: float = 0.012, longer: float = 1.0) -> Path:
-    """AIPerf's summary of a run of the emitted workload, with these latencies [s] and prompts so much longer [1]."""
+def result(folder: Path, plan: Plan = PLAN, *, ttft: float = 0.2, tpot: float = 0.012) -> Path:
+    """AIPerf's summary of a run of the emitted workload, with these latencies [s]."""
     lines = deployment_files(plan, options("vllm"))["benchmark/workload.jsonl"].splitlines()
     rows = [json.loads(line) for line in lines]
     seconds = rows[-1]["timestamp"] / 1e3
     found: dict[str, Any] = json.loads(SAMPLE.read_text("utf-8"))
-    found["input_sequence_length"] = {"unit": "tokens", "avg": longer * np.mean([row["input_length"] for row in rows])}
+    found["input_sequence_length"] = {"unit": "tokens", "avg": float(np.mean([row["input_length"] for row in rows]))}
     found["output_sequence_length"] = {"unit": "tokens", "avg": float(np.mean([row["output_length"] for row in rows]))}
     for name, value in (("time_to_first_token", ttft), ("inter_token_latency", tpot)):
         found[name] = {"unit": "ms", "avg": value * 1e3, "p50": value * 1e3, "p90": value * 2e3, "p99": value * 3e3}

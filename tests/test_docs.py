@@ -25,19 +25,14 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 README = (ROOT / "README.md").read_text("utf-8")
 
 
-def identifiers() -> set[str]:
-    """Every name that our sources define or pass."""
-    nodes = (node for module in modules(ROOT, PACKAGES) for node in ast.walk(module.tree))
-    return {name for node in nodes for field in ("id", "attr", "arg", "name") if (name := getattr(node, field, None))}
-
-
 def test_every_name_of_the_nomenclature_is_used() -> None:
-    rows = re.findall(
-        r"^\|[^|]*\| ((?:`\w+`(?:, )?)+) \|", (ROOT / "docs/theory/nomenclature.md").read_text("utf-8"), re.M
-    )
+    page = (ROOT / "docs/theory/nomenclature.md").read_text("utf-8")
+    rows = re.findall(r"^\|[^|]*\| ((?:`\w+`(?:, )?)+) \|", page, re.M)
     names = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert len(names) > 50
-    assert sorted(set(names) - identifiers()) == []
+    nodes = (node for module in modules(ROOT, PACKAGES) for node in ast.walk(module.tree))
+    used = {getattr(node, field, None) for node in nodes for field in ("id", "attr", "arg", "name")}
+    assert sorted(set(names) - used) == []
 
 
 def test_every_page_is_in_the_site() -> None:
@@ -133,16 +128,11 @@ def test_python_of_the_readme_runs(
 # --- the appendix on accuracy says what the catalog's record of errors says, which a report shows under Trust
 
 
-@pytest.fixture
-def section(root: Path) -> list[list[str]]:
-    """Cells of the table by accelerator and mode, as the appendix has it."""
-    page = (root / "docs" / "appendix" / "accuracy.md").read_text("utf-8")
+def test_the_table_by_accelerator_is_the_catalogs_record() -> None:
+    page = (ROOT / "docs" / "appendix" / "accuracy.md").read_text("utf-8")
     text = page.split("## By accelerator and mode")[1].split("\n## ")[0]
-    rows = [line for line in text.splitlines() if line.startswith("| ")]
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
-
-
-def test_the_table_by_accelerator_is_the_catalogs_record(section: list[list[str]]) -> None:
+    rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
+    section = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     record = shipped_errors()["held_out_on"]
     assert len(section) == len(record) > 20
     for cells, one in zip(section, record, strict=True):

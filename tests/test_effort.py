@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,37 +23,24 @@ from tests.report_cases import text_of
 from tests.running import QUICK, TINY, demand, pdplan, tiny, within
 
 
-@dataclass
-class Clock:
-    """Tells the time that it was set to [s]."""
+class HurriedClock:
+    """It jumps by a week whenever it is read [s]."""
 
-    now: float = 100.0
+    now = 100.0
 
     def perf_counter(self) -> float:
+        self.now += 6e5
         return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    fake = Clock()
-    monkeypatch.setattr(deadlines, "time", fake)
-    return fake
 
 
 # --- the time that the user gave ------------------------------------------------------------------------------------
 
 
 def test_without_a_time_limit_no_clock_changes_a_plan_and_with_one_the_plan_says_so(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A clock that jumps by a week whenever it is read."""
-
-    def read(self: Clock) -> float:
-        self.now += 6e5
-        return self.now
-
     calm = optimize(problem(), level=Level.QUICK)
-    monkeypatch.setattr(Clock, "perf_counter", read)
+    monkeypatch.setattr(deadlines, "time", HurriedClock())
     hurried = optimize(problem(), level=Level.QUICK)
     assert hurried.model_dump(exclude={"provenance"}) == calm.model_dump(exclude={"provenance"})
     assert OUT_OF_TIME not in hurried.warnings

@@ -63,11 +63,8 @@ def test_a_gpu_that_is_better_in_every_figure_is_no_slower(chain: str, name: str
 
 def test_a_role_does_its_own_stage_and_a_colocated_engine_pays_both() -> None:
     """Decodes make all tokens but the first; a prefill engine holds prompts, however long the answers."""
-    prefill, decode, both = (
-        of(Role.PREFILL, isl=5000),
-        of(Role.DECODE, batch=50),
-        of(Role.COLOCATED, isl=5000, batch=50),
-    )
+    prefill, decode = of(Role.PREFILL, isl=5000), of(Role.DECODE, batch=50)
+    both = of(Role.COLOCATED, isl=5000, batch=50)
     assert (prefill.decode, prefill.batch, decode.prefill) == (None, None, None)
     assert prefill.requests_per_second == pytest.approx(1 / prefill.prefill.time)
     assert prefill.binds == prefill.prefill.bound_by == "compute"

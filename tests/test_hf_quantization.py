@@ -10,7 +10,7 @@ import yaml
 
 from costmodel.attention import Part
 from costmodel.errors import ArchitectureError
-from costmodel.transformer import WeightScale
+from costmodel.transformer import Transformer, WeightScale
 from search_spaces.engines import ENGINES
 from search_spaces.enumeration import usual_kv_dtype
 from search_spaces.huggingface import parse_config
@@ -21,9 +21,14 @@ from tests.toy import TINY
 CASES = yaml.safe_load((Path(__file__).parent / "quantizations.yaml").read_text("utf-8"))
 
 
+def quantized(note: dict[str, Any]) -> Transformer:
+    """A small model with experts whose checkpoint says this of its quantization."""
+    return parse_config({**MOE, "quantization_config": note}, "test")
+
+
 @pytest.mark.parametrize("row", CASES["dtypes"])
 def test_quantisation(row: dict[str, Any]) -> None:
-    model = parse_config({**MOE, "quantization_config": row["quantization"]}, "test")
+    model = quantized(row["quantization"])
     assert (model.native_weight_dtype, sorted(model.quantized)) == (row["dtype"], row["parts"])
 
 
@@ -47,7 +52,7 @@ def test_checkpoints_of_the_catalog_spare_the_same_parts(name: str) -> None:
 @pytest.mark.parametrize("row", CASES["scales"])
 def test_what_shares_a_scale(row: dict[str, Any]) -> None:
     """Scales (8 bit of FP4, 16 of integers, 32 of blocks of FP8) and zero points belong to the bytes of a weight."""
-    model = parse_config({**MOE, "quantization_config": row["quantization"]}, "test")
+    model = quantized(row["quantization"])
     assert model.weight_scale == (None if row["scale"] is None else WeightScale(*row["scale"]))
     stored = model.bytes_per_element(Part.EXPERTS, model.native_weight_dtype)
     assert stored == pytest.approx(row["bytes_per_element"], rel=1e-12)
@@ -73,14 +78,8 @@ def test_groups_of_several_formats_each_keep_their_own(heads_first: bool) -> Non
         {"targets": ["Linear"], "weights": weights(4, "float", 16)},
     ]
     groups = groups if heads_first else groups[::-1]
-    config = {
-        **MOE,
-        "quantization_config": {
-            "quant_method": "compressed-tensors",
-            "config_groups": {f"group_{number}": group for number, group in enumerate(groups)},
-        },
-    }
-    model = parse_config(config, "mixed")
+    named = {f"group_{number}": group for number, group in enumerate(groups)}
+    model = quantized({"quant_method": "compressed-tensors", "config_groups": named})
     assert model.part_dtype(Part.ATTENTION, "fp4") == "fp8"
     assert model.part_dtype(Part.FEED_FORWARD, "fp4") == "fp4"
     assert model.weight_scale == WeightScale(1, 16, 1.0)
@@ -88,21 +87,19 @@ def test_groups_of_several_formats_each_keep_their_own(heads_first: bool) -> Non
 
 @pytest.mark.parametrize("row", CASES["few_bits"])
 def test_fewer_bits_than_any_unit_computes_are_stored_so(row: dict[str, Any]) -> None:
-    model = parse_config({**MOE, "quantization_config": row["quantization"]}, "test")
+    model = quantized(row["quantization"])
     parts = (Part.ATTENTION, Part.FEED_FORWARD, Part.EXPERTS)
     assert {model.part_dtype(part, model.native_weight_dtype) for part in parts} == {row["dtype"]}
-    four = parse_config({**MOE, "quantization_config": {"quant_method": "gptq", "bits": 4}}, "test")
+    four = quantized({"quant_method": "gptq", "bits": 4})
     assert model.weight_bytes("int4") < four.weight_bytes("int4")
 
 
 def test_formats_that_reach_no_module_are_refused() -> None:
     groups = {"g": {"targets": ["re:.*transformer.h.*"], "weights": weights(4, "int", 128)}}
-    config = {**MOE, "quantization_config": {"quant_method": "compressed-tensors", "config_groups": groups}}
     with pytest.raises(ArchitectureError, match="quantizes modules by names, of which pdplan finds none in the model"):
-        parse_config(config, "test")
-    spared = {**MOE, "quantization_config": {"quant_method": "fp8", "modules_to_not_convert": ["model"]}}
+        quantized({"quant_method": "compressed-tensors", "config_groups": groups})
     with pytest.raises(ArchitectureError, match="quantizes the model, but leaves each of its modules at 16 bit"):
-        parse_config(spared, "test")
+        quantized({"quant_method": "fp8", "modules_to_not_convert": ["model"]})
 
 
 @pytest.mark.parametrize("row", CASES["means"])
@@ -130,7 +127,7 @@ def test_blocks_that_are_layers_of_their_own_are_numbered_so() -> None:
 
 @pytest.mark.parametrize("row", CASES["caches"])
 def test_a_checkpoint_that_states_an_fp8_cache_gets_one_from_the_engines_that_heed_it(row: dict[str, Any]) -> None:
-    model = parse_config({**MOE, "quantization_config": row["quantization"]}, "test")
+    model = quantized(row["quantization"])
     dtypes = {engine: usual_kv_dtype(engine, model, model.native_weight_dtype) for engine in ENGINES}
     assert {engine for engine, dtype in dtypes.items() if dtype == "fp8"} == set(row["engines"])
     assert {usual_kv_dtype(engine, model, "int4") for engine in ENGINES} == {"bf16"}  # another checkpoint

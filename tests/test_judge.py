@@ -33,8 +33,8 @@ from optimizer.verification.judge import (
 )
 from optimizer.verification.simulated_plan import LOADS, Curve, fleet_use, goodput, judge, latency_curve
 from search_spaces.loader import load_problem, problem_of
-from tests.optimizer_cases import instance_of, judged_class, problem, slo, workload
-from tests.small_fleets import apart, pool
+from tests.optimizer_cases import instance_of, judged_class, judgement, problem, slo, workload
+from tests.small_fleets import alone, apart, pool
 
 REQUESTS = 4000
 
@@ -50,14 +50,6 @@ def three_pools(instance: Instance, share: float) -> Fleet:
     parts = (("prefill-1", Role.PREFILL, share), ("decode-1", Role.DECODE, share))
     rest = pool(instance, "colocated-1", Role.COLOCATED, 1, 1.0 - share)
     return Fleet((*(pool(instance, name, role, 1, route) for name, role, route in parts), rest))
-
-
-def colocated(instance: Instance) -> Fleet:
-    return Fleet((pool(instance, "colocated-1", Role.COLOCATED, 2),))
-
-
-def two_engines_for_prompts(instance: Instance) -> Fleet:
-    return apart(instance, 2, 1)
 
 
 def test_requests_go_where_the_plan_routes_them() -> None:
@@ -105,10 +97,12 @@ def test_what_breaks_is_the_metric_that_most_late_requests_exceed_and_the_pool_t
     ttft: float, tpot: float, expected: tuple[int, str] | None
 ) -> None:
     instance = instance_of(problem(slos=(slo(ttft=ttft, tpot=tpot),), workload=workload(rate=6.0)))
-    assert breakdown(instance, judge(instance, two_engines_for_prompts(instance), requests=REQUESTS)) == expected
+    assert breakdown(instance, judge(instance, apart(instance, 2, 1), requests=REQUESTS)) == expected
 
 
-@pytest.mark.parametrize("build", [colocated, two_engines_for_prompts])
+@pytest.mark.parametrize(
+    "build", [lambda instance: alone(instance, 2), lambda instance: apart(instance, 2, 1)], ids=["colocated", "apart"]
+)
 def test_simulation_and_analysis_agree(build: object) -> None:
     """At moderate load: TPOT medians within 10 %, TTFT p90 within a factor 1.6, attainment within 2 points."""
     instance = small()
@@ -159,20 +153,19 @@ def test_a_class_is_judged_by_its_interval_and_not_by_its_share(
 def test_runs_are_doubled_until_they_decide_and_a_search_gives_up_sooner(
     share: float, low: float, high: float, runs: int, wanted: int, patient: int
 ) -> None:
-    calm = Overload(overloaded=False, growth=0.0, drift=0.0, where="")
-    judgement = Judgement(1.0, (judged_class(share, low, high),), calm, Mock(), (Mock(),) * runs)
-    assert until_decided(8000, least=2, gives_up=True)(judgement) == wanted
-    assert until_decided(8000, least=2)(judgement) == patient
+    judged = judgement(share, low, high, runs=runs)
+    assert until_decided(8000, least=2, gives_up=True)(judged) == wanted
+    assert until_decided(8000, least=2)(judged) == patient
 
 
 @pytest.mark.parametrize(("replicas", "behind"), [((1, 20), 0), ((20, 1), 1), ((6, 1), 1)])
 def test_the_stage_that_is_too_small_falls_behind(replicas: tuple[int, int], behind: int) -> None:
     """Prompts that wait are in the prefill pool, computed ones in the decode pool, even where (6, 1) few can wait."""
-    pools = two_engines_for_prompts(small()).pools
+    pools = apart(small(), 2, 1).pools
     starved = Fleet(tuple(replace(engines, replicas=n) for engines, n in zip(pools, replicas, strict=True)))
-    judgement = judge(small(), starved, requests=1500, volume=60.0)
-    assert judgement.overload.overloaded
-    assert pool_behind(judgement) == behind
+    found = judge(small(), starved, requests=1500, volume=60.0)
+    assert found.overload.overloaded
+    assert pool_behind(found) == behind
 
 
 # --- demands of a simulation: the same requests whatever the rate, over a day, and as many at once as there are users
@@ -228,10 +221,8 @@ def test_a_closed_loop_keeps_as_many_requests_as_it_has_users() -> None:
     demand = closed_demand(simulated_trace(instance(), fleet(), 300, 1), 12)
     (run,) = judge_demands(instance(), simulated_fleet(instance(), fleet()), [demand]).runs
     came, ended = run.result.arrival, run.result.finish + run.result.late
-    inside = [
-        int((came <= t).sum() - (ended <= t).sum()) for t in np.sort(came)[12:-1]
-    ]  # as the last comes, two may end
-    assert set(inside) == {12}
+    times = np.sort(came)[12:-1]  # as the last comes, two may end
+    assert {int((came <= time).sum() - (ended <= time).sum()) for time in times} == {12}
     assert run.result.finished.all()
 
 

@@ -163,10 +163,8 @@ def test_kv_is_replicated_beyond_the_kv_heads(tensor: int, share: int) -> None:
 
 def test_requests_are_bounded_by_memory_then_by_max_num_seqs() -> None:
     config = toy_config(tensor=2, max_num_seqs=512)
-    free, each = (
-        kv_capacity_bytes(llama_70b(), config),
-        kv_bytes_per_request_per_gpu(llama_70b(), config, 2000.0, 400.0),
-    )
+    free = kv_capacity_bytes(llama_70b(), config)
+    each = kv_bytes_per_request_per_gpu(llama_70b(), config, 2000.0, 400.0)
     assert max_requests(llama_70b(), config, 2000, 400) == int(free // each) < 20
     assert max_requests(llama_8b(), toy_config(max_num_seqs=16), 100, 100) == 16
     assert max_requests(llama_8b(), toy_config(max_model_len=1000), 900, 101) == 0

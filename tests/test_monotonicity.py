@@ -131,22 +131,11 @@ def test_fewer_spares(given_: Problem, spares: int) -> None:
     assert_no_dearer(given_, replace(given_, constraints=Constraints(spare_replicas=spares)))
 
 
-def test_quicker_gpus() -> None:
-    """From the quick end of the interval of step times to the slow one."""
-    small = replace(small_problems.given(), space=small_problems.ONE)
-    plans = [plan_of(replace(small, confidence=share)) for share in (-0.9, 0.0, 0.9)]
-    costs = [plan.cost_usd_per_hour for plan in plans if plan is not None and plan.cost_usd_per_hour is not None]
-    assert len(costs) == len(plans)
-    assert costs == sorted(costs)
-
-
 @pytest.mark.parametrize("rate", [1.0, 2.0])
 def test_a_larger_batch_limit(rate: float) -> None:
     """Its logits take memory of the KV cache; the smaller limit must still be found."""
-    card = problem(
-        model=model("Qwen3-8B"), workload=workload(rate, ((2500.0, 500.0, 1.0),)), offers=(offer("RTX-4090"),)
-    )
-    slack = replace(card, slos=(slo(10.0, 0.2, 0.95),))
+    load, slos = workload(rate, ((2500.0, 500.0, 1.0),)), (slo(10.0, 0.2, 0.95),)
+    slack = problem(model=model("Qwen3-8B"), workload=load, slos=slos, offers=(offer("RTX-4090"),))
     narrow, wide = (
         replace(slack, space=space(tensor_parallel=(1,), roles=(Role.COLOCATED,), max_num_seqs=limits))
         for limits in ((32,), (32, 2048))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from costmodel.engine import Parallelism, Role
 from optimizer.fleets.fleet import Fleet, even_mix
 from optimizer.fleets.purchase import can_hand_over
 from optimizer.loads.effort import Level
-from optimizer.recommend.optimize import optimize as optimize_at
+from optimizer.recommend.optimize import optimize
 from optimizer.search.program import Builder, solve
 from search_spaces.enumeration import HAND_OVER_RULES, Shape, end_of, hand_over_refusals, pair_refusal
 from search_spaces.problem import Problem
@@ -23,8 +22,6 @@ from tests.golden_files import assert_golden
 from tests.optimizer_cases import model, offer, problem, slo, space, workload
 from tests.small_fleets import pool, small
 from tests.toy import dense
-
-optimize = partial(optimize_at, level=Level.QUICK)
 
 APART = (Role.PREFILL, Role.DECODE)
 FEW_HEADS = dense("two heads", 16, 2048, 16, 2, 8192, 32000)
@@ -132,15 +129,12 @@ def test_a_fleet_can_hand_over_where_pools_that_talk_send_what_is_taken() -> Non
     assert not able(part, even)
 
 
-def few_heads(**changes: object) -> Problem:
-    degrees = space(tensor_parallel=(1, 2, 4, 8), roles=APART, max_num_seqs=(64,))
-    return problem(**({"model": FEW_HEADS, "space": degrees, "slos": (slo(0.4, 0.03, 0.9),)} | changes))
-
-
 @pytest.mark.parametrize("rate", [10.0, 30.0])
 def test_plans_never_propose_a_pair_that_cannot_talk(rate: float) -> None:
-    base = few_heads(workload=workload(rate), offers=(offer("H100"), offer("L4"), offer("MI300X")))
-    plan = optimize(base)
+    offers, limits = tuple(offer(name) for name in ("H100", "L4", "MI300X")), (slo(0.4, 0.03, 0.9),)
+    degrees = space(tensor_parallel=(1, 2, 4, 8), roles=APART, max_num_seqs=(64,))
+    base = problem(model=FEW_HEADS, workload=workload(rate), slos=limits, offers=offers, space=degrees)
+    plan = optimize(base, level=Level.QUICK)
     shapes = {
         pool.id: Shape(
             [one.accelerator.name for one in base.offers].index(pool.accelerator),

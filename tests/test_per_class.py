@@ -23,13 +23,10 @@ def asked(pools: Pools = Pools.PER_CLASS, rate: float = 12.0, **changes: Any) ->
     return problem(workload=workload(rate), constraints=Constraints(pools=pools, **limits), **fields)
 
 
-QUICK = Level.QUICK
-
-
 @cache
 def free() -> Plan:
     """The plan of both classes, apart, without limits."""
-    return optimize(asked(), level=QUICK)
+    return optimize(asked(), level=Level.QUICK)
 
 
 def classes_of(plan: Plan) -> dict[str, set[str]]:
@@ -46,7 +43,7 @@ class TestTheFleet:
     def test_it_is_the_fleets_of_the_classes_together(self) -> None:
         plan = free()
         alone = (slo(one.ttft, one.tpot, one.attainment, name=one.name) for one in TWO)
-        parts = [optimize(asked(rate=6.0, slos=(only,)), level=QUICK) for only in alone]
+        parts = [optimize(asked(rate=6.0, slos=(only,)), level=Level.QUICK) for only in alone]
         assert plan.cost_usd_per_hour == pytest.approx(sum(part.cost_usd_per_hour or 0.0 for part in parts))
         assert (plan.floor_usd_per_hour or 0.0) <= sum(part.floor_usd_per_hour or 0.0 for part in parts) + 1e-6
         assert (plan.bound_usd_per_hour or 0.0) <= (plan.cost_usd_per_hour or 0.0)
@@ -54,7 +51,9 @@ class TestTheFleet:
 
     def test_no_pool_serves_two_classes_where_shared_ones_would(self) -> None:
         """A request per second of both: one engine serves them, apart it takes two."""
-        shared, apart = (optimize(asked(pools, rate=1.0), level=QUICK) for pools in (Pools.SHARED, Pools.PER_CLASS))
+        shared, apart = (
+            optimize(asked(pools, rate=1.0), level=Level.QUICK) for pools in (Pools.SHARED, Pools.PER_CLASS)
+        )
         assert any(len(served) == 2 for served in classes_of(shared).values())
         assert all(len(served) == 1 for served in classes_of(apart).values())
         assert len(classes_of(apart)) == len(apart.pools)
@@ -69,6 +68,6 @@ class TestTheFleet:
 class TestLimits:
     @pytest.mark.parametrize("limit", [{"max_pools": 1}, {"max_gpus": 1}, {"budget": 3.0}])
     def test_too_little_for_both_is_no_plan(self, limit: dict[str, Any]) -> None:
-        plan = optimize(asked(**limit), level=QUICK)
+        plan = optimize(asked(**limit), level=Level.QUICK)
         assert plan.status in {Status.TIME_LIMIT, Status.INFEASIBLE}
         assert plan.pools == []

@@ -130,8 +130,7 @@ def test_an_earlier_plan_says_of_its_pools_what_it_said_and_nothing_more() -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [(["report"], "only H100"), (["simulate", "--requests", "2000"], "Meets the SLO: ")],
+    ("words", "said"), [(["report"], "only H100"), (["simulate", "--requests", "2000"], "Meets the SLO: ")]
 )
 def test_every_command_takes_an_earlier_plan(words: list[str], said: str) -> None:
     command, *options = words

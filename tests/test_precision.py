@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,28 +13,14 @@ from costmodel.errors import InputError
 from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.fleets.purchase import fleet_cost, pool_config
 from optimizer.loads.effort import never
-from optimizer.plans.plan import Plan
+from optimizer.plans.plan import parse_plan
 from optimizer.plans.records import NOTABLE
 from optimizer.recommend.changed_problem import narrower, precision_savings
 from optimizer.search.search import evaluated, unmixed
 from optimizer.search.settings import make_settings
-from pdplan.cli import run
 from search_spaces.problem import Problem
 from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
-from tests.running import TINY, tiny
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    few = {"tensor_parallel": [1, 2], "max_num_seqs": [64, 256], "max_num_batched_tokens": 2048}
-    return tiny(
-        tmp_path_factory.mktemp("precision"),
-        workload=TINY["workload"] | {"request_rate": "20/s"},
-        slo={"ttft": "1s", "tpot": "30ms", "attainment": 0.9},
-        accelerators=["H100", "L4"],
-        search=few | {"weight_dtype": ["fp8", "bf16"], "kv_dtype": ["bf16", "fp8"]},
-        constraints={"max_pools": 2},
-    )
+from tests.running import QUICK, TINY, tiny, within
 
 
 def test_only_what_is_wide_is_narrowed() -> None:
@@ -71,9 +56,17 @@ def test_no_token_budget_leaves_too_little_memory_for_the_longest_request() -> N
     assert {0, 1} == set(engines.shape.tolist())
 
 
-def test_a_plan_says_which_precision_it_chose_and_is_read_back(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["optimize", str(file), "--effort", "quick", "--json"]) == 0
-    plan = Plan.model_validate(json.loads(capsys.readouterr().out))
+def test_a_plan_says_which_precision_it_chose_and_is_read_back(tmp_path: Path) -> None:
+    few = {"tensor_parallel": [1, 2], "max_num_seqs": [64, 256], "max_num_batched_tokens": 2048}
+    file = tiny(
+        tmp_path,
+        workload=TINY["workload"] | {"request_rate": "20/s"},
+        slo={"ttft": "1s", "tpot": "30ms", "attainment": 0.9},
+        accelerators=["H100", "L4"],
+        search=few | {"weight_dtype": ["fp8", "bf16"], "kv_dtype": ["bf16", "fp8"]},
+        constraints={"max_pools": 2},
+    )
+    plan = parse_plan(within("optimize", file, *QUICK, "--json").stdout.encode())
     chosen = {(pool.weight_dtype, pool.kv_dtype) for pool in plan.pools}
     instance, fleet = fleet_of_plan(plan)
     configs = [pool_config(instance, pool) for pool in fleet.pools]

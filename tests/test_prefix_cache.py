@@ -45,7 +45,6 @@ from optimizer.recommend.changed_problem import tier_warnings
 from optimizer.verification.demand import simulated_trace
 from optimizer.verification.judge import hit_share
 from optimizer.verification.simulated_plan import judge
-from search_spaces.loader import load_problem
 from search_spaces.problem import Balancing, Problem
 from tests.optimizer_cases import instance_of, problem, space
 from tests.running import QUICK, tiny, within
@@ -181,16 +180,22 @@ def test_a_stated_share_is_one_case_of_the_law() -> None:
     np.testing.assert_allclose(law.new_tokens[law.asked :], plain.isl)
 
 
+@cache
+def with_interval(seconds: float) -> Instance:
+    """80 % of every prompt is used again after such a time on average."""
+    asked = agents(10.0, Balancing.LEAST_TOKENS)
+    reuse = uniform_reuse(asked.workload.isl, 0.8, exponential(seconds))
+    load = replace(asked.workload, sessions=None, reuse=reuse, prefix_hit_share=0.8)
+    return instance_of(replace(asked, workload=load))
+
+
 def test_a_stated_reuse_interval_beyond_the_memory_is_not_believed() -> None:
-    load = agents(10.0, Balancing.LEAST_TOKENS).workload
     shares = []
     for interval in (5.0, 3600.0):
-        reuse = uniform_reuse(load.isl, 0.8, exponential(interval))
-        instance = instance_of(replace(agents(10.0, Balancing.LEAST_TOKENS), workload=replace(
-            load, sessions=None, reuse=reuse, prefix_hit_share=0.8)))  # fmt: skip
+        instance = with_interval(interval)
         fleet = each_of(instance, ALONE, 8)
-        use = plan_prefix_cache(instance, fleet)
-        shares.append((use.sustained, hit_share(instance, judge(instance, fleet, requests=3000))))
+        simulated = hit_share(instance, judge(instance, fleet, requests=3000))
+        shares.append((plan_prefix_cache(instance, fleet).sustained, simulated))
     assert shares[0] == pytest.approx((0.8, 0.8), abs=0.03)
     assert shares[1][0] < 0.3
     assert shares[1][0] == pytest.approx(shares[1][1], abs=0.03)
@@ -274,10 +279,7 @@ def test_more_of_a_tier_is_never_worse(
 
 def test_where_only_the_interval_is_known_reads_take_time_too() -> None:
     """A reuse interval beyond the memory: what the tier has is drawn by the formula's chance and read in simulation."""
-    load = agents(10.0, Balancing.LEAST_TOKENS).workload
-    reuse = uniform_reuse(load.isl, 0.8, exponential(120.0))
-    stated = replace(load, sessions=None, reuse=reuse, prefix_hit_share=0.8)
-    plain = instance_of(replace(agents(10.0, Balancing.LEAST_TOKENS), workload=stated))
+    plain = with_interval(120.0)
     fleet = each_of(plain, ALONE, 8)
     tiered = with_tier(plain, CacheTier(400 * GIB, 5e9))
     hit, read = shares(tiered, fleet)
@@ -306,9 +308,7 @@ def test_sessions_of_a_file_become_requests_and_are_repeated(folder: Path) -> No
     assert (load_of.request_rate, load_of.max_tokens) == (2.0, 1000 + 3 * 600 + 600)
     assert load_of.isl.tolist() == [1500.0, 2100.0, 2700.0, 3300.0]
     assert load_of.prefix_hit_share == pytest.approx((1000 + 1500 + 2100 + 2700) / (1500 + 2100 + 2700 + 3300))
-    (folder / "again.yaml").write_text(json.dumps(stated.inputs), "utf-8")
-    again = load_problem(folder / "again.yaml")
-    assert again.inputs == stated.inputs
+    assert load(json.dumps(stated.inputs)).inputs == stated.inputs
     assert "lengths" not in stated.inputs["workload"]
 
 
@@ -318,8 +318,7 @@ TIER = "kv_cache_tier: {capacity_per_gpu: 100GiB, bandwidth: 50GB/s}\n"
 def test_a_tier_of_a_file_is_repeated(folder: Path) -> None:
     stated = load(SESSIONS + TIER)
     assert stated.kv_cache_tier == CacheTier(100 * GIB, 50e9, 0.0, shared=False)
-    (folder / "again.yaml").write_text(json.dumps(stated.inputs), "utf-8")
-    assert load_problem(folder / "again.yaml").kv_cache_tier == stated.kv_cache_tier
+    assert load(json.dumps(stated.inputs)).kv_cache_tier == stated.kv_cache_tier
     assert load(SESSIONS + TIER.replace("100GiB", "0")).kv_cache_tier is None
 
 
@@ -336,8 +335,7 @@ def test_a_tier_has_a_price_for_the_capacity_beside_every_gpu(folder: Path) -> N
     )
     assert "It costs $1.00/h per GPU." in " ".join(assumptions(make_instance(stated)))
     assert "No price is counted for it" in " ".join(assumptions(make_instance(plain)))
-    (folder / "again.yaml").write_text(json.dumps(stated.inputs), "utf-8")
-    assert load_problem(folder / "again.yaml").offers == stated.offers
+    assert load(json.dumps(stated.inputs)).offers == stated.offers
 
 
 def test_a_plan_says_when_a_tier_costs_more_than_it_saves(folder: Path) -> None:

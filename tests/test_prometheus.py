@@ -51,9 +51,10 @@ def _series(
     return {"metric": {"__name__": name, **labels}, "values": values}
 
 
-def answer(folder: Path, *series: dict[str, Any], kind: str = "matrix") -> Path:
+def answer(folder: Path, *series: dict[str, Any]) -> Path:
     path = folder / "prometheus.json"
-    path.write_text(json.dumps({"status": "success", "data": {"resultType": kind, "result": list(series)}}), "utf-8")
+    data = {"resultType": "matrix", "result": list(series)}
+    path.write_text(json.dumps({"status": "success", "data": data}), "utf-8")
     return path
 
 
@@ -135,7 +136,7 @@ def test_when_an_slo_was_missed(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert shown.rstrip().endswith("(`benchmark/run.sh`) to see what predictions are off.")
 
 
-def traffic_file(folder: Path, *, hits: bool = True) -> Path:
+def test_metrics_are_a_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     generator = np.random.default_rng(1)
     counts = generator.poisson(300.0, size=200)
     lengths = [
@@ -143,14 +144,9 @@ def traffic_file(folder: Path, *, hits: bool = True) -> Path:
         for name, low, high in (("vllm:request_prompt_tokens", 600, 1000), ("vllm:request_generation_tokens", 60, 180))
     ]
     series = [row for name, steps in lengths for row in histogram_series(name, TOKENS, steps, "vllm-0", step=STEP)]
-    if hits:
-        cached = (("vllm:prefix_cache_hits_total", 30.0), ("vllm:prefix_cache_queries_total", 120.0))
-        series += [_series(name, {"pod": "vllm-0"}, [value] * 200, STEP, -1) for name, value in cached]
-    return answer(folder, *series)
-
-
-def test_metrics_are_a_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, output = traffic_file(tmp_path), tmp_path / "workload.yaml"
+    cached = (("vllm:prefix_cache_hits_total", 30.0), ("vllm:prefix_cache_queries_total", 120.0))
+    series += [_series(name, {"pod": "vllm-0"}, [value] * 200, STEP, -1) for name, value in cached]
+    path, output = answer(tmp_path, *series), tmp_path / "workload.yaml"
     assert run(["workload", str(path), "--model", "Llama-3.1-8B", "-o", str(output), "--json"]) == ExitCode.DONE
     value = json.loads(capsys.readouterr().out)
     assert (value["format"], value["prefix_hit_share"]) == ("prometheus", 0.25)

@@ -13,16 +13,10 @@ import numpy as np
 import pytest
 
 import pdplan
-from optimizer.plans.plan import parse_plan
 from pdplan import _SIBLINGS
-from tests.running import tiny
-
-ROOT = Path(__file__).resolve().parent.parent
-
-
-def python(code: str, cwd: Path | None = None) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=cwd)
-    return done.stdout
+from tests.report_cases import load
+from tests.running import ROOT, tiny
+from tests.running import pdplan as run_program
 
 
 def test_all_names_resolve_to_what_they_say() -> None:
@@ -31,16 +25,14 @@ def test_all_names_resolve_to_what_they_say() -> None:
         assert getattr(value, "__name__", name) == name
 
 
-def test_nothing_else_leaks() -> None:
-    names = json.loads(python("import pdplan, json; print(json.dumps(dir(pdplan)))"))
+def test_nothing_else_leaks_and_nothing_slow_is_loaded() -> None:
+    code = "import pdplan, sys, json; print(json.dumps([dir(pdplan), sorted(sys.modules)]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names, loaded = json.loads(done.stdout)
     assert [name for name in names if not name.startswith("_")] == sorted(
         name for name in pdplan.__all__ if not name.startswith("_")
     )
-
-
-def test_import_loads_nothing_slow() -> None:
-    loaded = set(json.loads(python("import pdplan, sys, json; print(json.dumps(sorted(sys.modules)))")))
-    assert not loaded & {"numpy", "ortools", "optuna", "pydantic", "yaml", "jinja2", "click"}
+    assert not set(loaded) & {"numpy", "ortools", "optuna", "pydantic", "yaml", "jinja2", "click"}
 
 
 @pytest.mark.parametrize("name", [_SIBLINGS[0], _SIBLINGS[-1]])
@@ -48,14 +40,7 @@ def test_foreign_sibling_is_named(name: str, tmp_path: Path) -> None:
     foreign = tmp_path / name
     foreign.mkdir()
     (foreign / "__init__.py").write_text("")
-    done = subprocess.run(
-        [sys.executable, "-m", "pdplan", "--version"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},
-        check=False,
-    )
+    done = run_program("--version", cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1
     assert last.startswith(f"ImportError: pdplan needs its own package '{name}' at {ROOT / name}, but Python finds")
@@ -117,14 +102,14 @@ def test_values_of_numpy_and_texts_with_units_are_taken_as_they_are_meant(
     ],
 )
 def test_a_wrong_argument_is_named(name: str, arguments: dict[str, Any], said: str, problem: pdplan.Problem) -> None:
-    plan = parse_plan((ROOT / "tests" / "plans" / "disaggregated.json").read_bytes())
+    plan = load("disaggregated")
     subject = () if name == "evaluate" else (plan if name == "simulate" else problem,)
     with pytest.raises(pdplan.InputError, match=said):
         getattr(pdplan, name)(*subject, **arguments)
 
 
 def test_a_notebook_shows_the_verdict_and_the_fleet() -> None:
-    plan = parse_plan((ROOT / "tests" / "plans" / "disaggregated.json").read_bytes())
+    plan = load("disaggregated")
     frame = plan.to_frame()
     assert list(frame.index) == [pool.id for pool in plan.pools]
     assert frame["gpus"].sum() == sum(plan.gpus.values())
@@ -134,8 +119,7 @@ def test_a_notebook_shows_the_verdict_and_the_fleet() -> None:
     assert page.count("<tr") == 1 + len(plan.pools)
     named = plan.model_copy(update={"name": "<script>"})
     assert "<script>" not in named._repr_html_()
-    none = parse_plan((ROOT / "tests" / "plans" / "infeasible.json").read_bytes())
-    assert "<table" not in none._repr_html_()
+    assert "<table" not in load("infeasible")._repr_html_()
 
 
 def test_the_notebook_of_the_examples_is_a_program(

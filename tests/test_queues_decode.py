@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from heapq import heappop, heappush
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.reference.lone_steps import CoefficientSteps
+from costmodel.engine import Policy
 from costmodel.queues.decode import MixedEngine, Seats, Steps, ceiling, decode_time, work_dispersion
 from costmodel.queues.waits import erlang_c, wait_probability
+from costmodel.simulator.fleet import Limits, Router
+from costmodel.simulator.run import simulate
+from costmodel.workload import gamma_arrivals, make_trace
+from tests.simulator_cases import colocated
 
 
 def mixed(**changed: object) -> MixedEngine:
@@ -176,70 +181,22 @@ TAU, PROMPT = 0.02, 0.1
 """A decode step, and what the one step of a prompt takes longer [s]."""
 
 
-@dataclass
-class Engine:
-    """Last steps of requests (a heap), prompts that wait, when the step under way ends, and whether it has a prompt."""
+def simulated(engines: int, rate: float, lengths: FloatArray, scv: float) -> tuple[float, float, float]:
+    """Mean and variance of a batch over steps of 20 ms of an engine, idle ones too, and what prompts found on average.
 
-    decodes: list[int] = field(default_factory=list)
-    prompts: int = 0
-    steps: int = 0
-    ends: float = np.inf
-    mixed: bool = False
-
-
-@dataclass(frozen=True)
-class Seen:
-    """Mean and variance of a batch over the steps of an engine, idle ones too, and what prompts found on average."""
-
-    batch: float
-    variance: float
-    found: float
-
-
-def simulated(engines: int, rate: float, lengths: FloatArray, scv: float) -> Seen:
-    """Equal engines with prompts of one length behind a router that knows them, `rate` a second for each."""
-    rng, pool = np.random.default_rng(7), [Engine() for _ in range(engines)]
-    gaps = [*rng.gamma(1.0 / scv, scv / (rate * engines), lengths.size).tolist(), np.inf]
-    now, following, found, batches, spent = 0.0, 0, [], [], 0.0
-    arrival = gaps[0]
-    while following < lengths.size:
-        first = min(pool, key=lambda engine: engine.ends)
-        if arrival <= first.ends:
-            now = arrival
-            chosen = min(pool, key=lambda engine: (engine.prompts, len(engine.decodes)))
-            chosen.prompts += 1
-            if chosen.ends == np.inf:
-                begin(chosen, now, batches, found)
-                spent += chosen.ends - now
-            following += 1
-            arrival += gaps[following]
-            continue
-        now = first.ends
-        first.steps += 1
-        while first.decodes and first.decodes[0] <= first.steps:
-            heappop(first.decodes)
-        if first.mixed:
-            first.prompts -= 1
-            heappush(first.decodes, first.steps + int(lengths[len(found) - 1]))
-        if first.prompts or first.decodes:
-            begin(first, now, batches, found)
-            spent += first.ends - now
-        else:
-            first.ends, first.mixed = np.inf, False
-    idle = (engines * now - spent) / TAU
-    sizes = np.array(batches)
-    mean, square = (float((sizes**power).sum() / (sizes.size + idle)) for power in (1, 2))
-    return Seen(mean, square - mean**2, float(np.mean(found)))
-
-
-def begin(engine: Engine, now: float, batches: list[int], found: list[int]) -> None:
-    """The next step of an engine: it carries a prompt where one waits."""
-    number = len(engine.decodes)
-    engine.mixed = engine.prompts > 0
-    engine.ends = now + TAU + PROMPT * engine.mixed
-    batches.append(number)
-    if engine.mixed:
-        found.append(number)
+    Equal engines with prompts of one length, of which a step takes one, behind a router that knows them; `rate` a
+    second for each.
+    """
+    arrival = gamma_arrivals(lengths.size, rate * engines, np.sqrt(scv), seed=7)
+    trace = make_trace(arrival, np.full(lengths.size, 5000), lengths.astype(np.int64) + 1)
+    steps = CoefficientSteps((TAU + PROMPT, 0.0, 0.0), (TAU, 0.0, 0.0))
+    limits = Limits(max_num_seqs=4000, max_num_batched_tokens=9000)
+    pool = colocated(Policy(chunked=False), steps, limits, replicas=engines, router=Router.LENGTH_AWARE)
+    log = simulate(trace, pool, fast_forward=False, log_rows=2_000_000).steps_log
+    _, start, end, prompts, batch, *_ = log[log[:, 2] <= arrival[-1]].T
+    idle = (engines * arrival[-1] - (end - start).sum()) / TAU
+    mean, square = (float((batch**power).sum() / (batch.size + idle)) for power in (1, 2))
+    return mean, square - mean**2, float(batch[prompts > 0].mean())
 
 
 @pytest.mark.parametrize("engines", [1, 3, 12])
@@ -263,7 +220,7 @@ def test_batches_and_what_prompts_find_are_as_simulated(engines: int, scv: float
         engines=float(engines),
         arrival_scv=scv,
     )
-    seen = simulated(engines, rate, lengths, scv)
-    assert one.batch == pytest.approx(seen.batch, rel=0.03)
-    assert one.meets - one.batch == pytest.approx(seen.found - seen.batch, abs=0.3 + 0.15 * scv)
-    assert np.sqrt(one.variance) == pytest.approx(np.sqrt(seen.variance), rel=0.2)
+    batch, variance, found = simulated(engines, rate, lengths, scv)
+    assert one.batch == pytest.approx(batch, rel=0.03)
+    assert one.meets - one.batch == pytest.approx(found - batch, abs=0.3 + 0.15 * scv)
+    assert np.sqrt(one.variance) == pytest.approx(np.sqrt(variance), rel=0.2)

@@ -24,11 +24,9 @@ def prompts(rate: float, engines: float = 1.0, **changes: Any) -> Prompts:
     return replace(Prompts(rate * weight, alone, 0.95 * alone, 5.0, engines, 1.0), **changes)
 
 
-def same(
-    rate: float, engines: float = 1.0, shared: float = 1.0, arrival_scv: float = 1.0, stages: float = 1.0
-) -> Prompts:
+def same(rate: float, engines: float = 1.0, shared: float = 1.0, stages: float = 1.0) -> Prompts:
     """Prompts that all take a second alone; a step has room for five; rate: per engine."""
-    return Prompts(np.array([rate * engines]), ONE, shared * ONE, 5.0, engines, arrival_scv, stages)
+    return Prompts(np.array([rate * engines]), ONE, shared * ONE, 5.0, engines, 1.0, stages)
 
 
 def walked(given_: Prompts, count: int, seed: int) -> np.ndarray:

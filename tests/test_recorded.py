@@ -21,8 +21,8 @@ from tests.running import QUICK, within
 HOUR = 3600.0
 
 
-def recording(times: Sequence[float], span: float, isl: int = 1000, osl: int = 200) -> Recorded:
-    lengths = np.full(len(times), isl), np.full(len(times), osl)
+def recording(times: Sequence[float], span: float) -> Recorded:
+    lengths = np.full(len(times), 1000), np.full(len(times), 200)
     return Recorded("t.csv", len(times), 0, span, np.asarray(times, dtype=np.float64), *lengths)
 
 

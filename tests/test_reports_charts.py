@@ -17,6 +17,7 @@ from reports.charts import Rect, Text
 from reports.question import day_rate
 from reports.slos import tails_of_limits
 from reports.verdict import growth_sentence
+from tests.deploy_cases import with_inputs
 from tests.report_cases import RATES, load, simulated
 
 WITH_FLEET = ("disaggregated", "colocated", "hostile", "hundred-pools")
@@ -101,15 +102,10 @@ def test_every_simulated_fleet_stands_with_its_outcome(plan: Plan) -> None:
 # --- a day -----------------------------------------------------------------------------------------------------------
 
 
-def with_workload(plan: Plan, **workload: object) -> Plan:
-    """The plan with these inputs of its workload."""
-    source = plan.provenance.model_copy(update={"inputs": {"workload": workload}})
-    return plan.model_copy(update={"provenance": source})
-
-
 def test_a_daily_profile_is_told_with_the_mean_use_of_it() -> None:
     rates = [1.0] * 12 + [7.5] * 11 + [10.0]
-    plan = with_workload(load("disaggregated"), diurnal={"requests_per_second_by_hour": rates, "percentile": 95})
+    day = {"requests_per_second_by_hour": rates, "percentile": 95}
+    plan = with_inputs(load("disaggregated"), workload={"diurnal": day})
     assert day_rate(plan) == pytest.approx((12 + 7.5 * 12) / 24)
     (demand, *_) = workload_section(plan).sections
     assert dict(demand.facts)["arrivals over time"] == (

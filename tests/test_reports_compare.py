@@ -5,16 +5,13 @@ import math
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from optimizer.plans.plan import Plan, Pool
-from pdplan.cli import cli
-from pdplan.console import Console
 from reports.answers.comparison import Comparison, compare, comparison_document, comparison_record, headline
 from reports.text import json_text
 from reports.views import html_view, markdown_view, terminal_view
 from tests.golden_files import assert_golden
 from tests.report_cases import NAMES, PLANS, load
+from tests.running import within
 
 
 def render_text(found: Comparison, width: int = 100) -> str:
@@ -25,23 +22,14 @@ def render_markdown(found: Comparison) -> str:
     return markdown_view(comparison_document(found))
 
 
-def priced(plan: Plan, pools: list[Pool]) -> Plan:
-    cost = math.fsum(pool.usd_per_hour for pool in pools)
-    return plan.model_copy(update={"pools": pools, "cost_usd_per_hour": cost})
-
-
-def one_more_engine() -> tuple[Plan, Plan]:
-    """A plan, and the same with three prefill engines of 128 requests each instead of two of 64."""
-    plan = load("disaggregated")
-    first = plan.pools[0]
-    more = first.model_copy(
-        update={"replicas": 3, "gpus": 12, "usd_per_hour": first.usd_per_hour * 1.5, "max_num_seqs": 999}
-    )
-    return plan, priced(plan, [more, *plan.pools[1:]])
-
-
 def test_a_changed_pool_says_what_changed_and_what_it_costs() -> None:
-    found = compare(*one_more_engine())
+    """Three prefill engines of 999 requests each instead of two of 64."""
+    plan = load("disaggregated")
+    first, *others = plan.pools
+    more = {"replicas": 3, "gpus": 12, "usd_per_hour": first.usd_per_hour * 1.5, "max_num_seqs": 999}
+    pools = [first.model_copy(update=more), *others]
+    cost = math.fsum(pool.usd_per_hour for pool in pools)
+    found = compare(plan, plan.model_copy(update={"pools": pools, "cost_usd_per_hour": cost}))
     (change,) = found.pools
     assert (change.kind, change.engines, found.unchanged_pools) == ("changed", (2, 3), 2)
     assert [(item.name, item.after) for item in change.settings] == [("replicas", "3"), ("max_num_seqs", "999")]
@@ -61,21 +49,13 @@ def test_pools_sum_to_the_difference_of_the_price(before: str, after: str) -> No
 
 
 def test_the_command_writes_each_format(tmp_path: Path) -> None:
-    before, after = str(PLANS / "disaggregated.json"), str(PLANS / "colocated.json")
-    runner = CliRunner()
-
-    def run(*words: str) -> str:
-        done = runner.invoke(cli, ["compare", before, after, *words], obj=Console(), standalone_mode=False)
-        if done.exception is not None:
-            raise done.exception
-        return done.output
-
+    asked = ("compare", PLANS / "disaggregated.json", PLANS / "colocated.json")
     found = compare(load("disaggregated"), load("colocated"))
-    assert headline(found) in run()
-    assert json.loads(run("--format", "json")) == json.loads(json_text(comparison_record(found)))
+    assert headline(found) in within(*asked).stdout
+    assert json.loads(within(*asked, "--format", "json").stdout) == json.loads(json_text(comparison_record(found)))
     page = html_view(comparison_document(found), comparison_record(found), "comparison")
     for name, text in (("d.html", page), ("d.md", render_markdown(found))):
-        run("-o", str(tmp_path / name))
+        assert within(*asked, "-o", tmp_path / name).returncode == 0
         assert (tmp_path / name).read_text("utf-8") == text
 
 

@@ -13,12 +13,12 @@ import pytest
 
 from costmodel.words import listed, percentage
 from optimizer.plans.plan import Plan
-from reports import text as answer_text
 from reports.answers.plan import plan_page
 from reports.answers.plan_charts import attainable, loads, met_by_length
 from reports.fleets import distinct_alternatives
 from reports.question import tightest_limits
 from reports.slos import tails_of_limits
+from reports.text import duration, hourly, money, percent, rate, si, signed_percent
 from tests.golden_files import assert_golden
 from tests.report_cases import NAMES, load, markdown_of, simulated, with_accuracy, with_sensitivity
 
@@ -186,10 +186,8 @@ def of_tried_fleets(plan: Plan) -> Iterator[float]:
     cost = plan.cost_usd_per_hour or math.nan
     tried = [*plan.simulation.one_replica_less, *plan.simulation.others] if plan.simulation else []
     yield from (row.cost_usd_per_hour / cost - 1 for row in tried)
-    for latencies in (
-        [row.latencies for row in plan.classes],
-        *(row.latencies for row in (*tried, *plan.alternatives)),
-    ):
+    rows = [row.latencies for row in (*tried, *plan.alternatives)]
+    for latencies in ([row.latencies for row in plan.classes], *rows):
         yield from tails_of_limits(latencies, plan.classes).values()
 
 
@@ -208,17 +206,10 @@ def written(plan: Plan) -> set[str]:
     data = list(leaves(plan.model_dump(mode="json", by_alias=True)))
     forms = set(CONSTANTS)
     for value in itertools.chain((item for item in data if isinstance(item, float)), derived(plan)):
-        for write in (
-            answer_text.hourly,
-            answer_text.money,
-            answer_text.percent,
-            answer_text.rate,
-            answer_text.duration,
-        ):
-            forms.add(write(value))
-        forms |= {answer_text.signed_percent(value), listed(value) if math.isfinite(value) else ""}
-        forms |= {answer_text.si(value, unit) for unit in ("B", "B/s")}
-        forms |= {answer_text.signed_percent(value, 0), percentage(value)}
+        forms |= {write(value) for write in (hourly, money, percent, rate, duration)}
+        forms |= {signed_percent(value), listed(value) if math.isfinite(value) else ""}
+        forms |= {si(value, unit) for unit in ("B", "B/s")}
+        forms |= {signed_percent(value, 0), percentage(value)}
     for text in (item for item in data if isinstance(item, str)):
         forms.update(WITH_UNIT.findall(text))
     return forms

@@ -13,7 +13,7 @@ from reports.answers.plan import plan_page
 from reports.answers.plan_details import deploy_command, sensitivity_section, what_runs
 from reports.question import again_command
 from reports.verdict import losses_sentence
-from tests.deploy_cases import plan_of
+from tests.deploy_cases import plan_of, with_inputs
 from tests.engine_cases import engines
 from tests.golden_files import assert_golden
 from tests.report_cases import judged, load, simulated, text_of, with_command, with_sensitivity
@@ -46,11 +46,10 @@ def against(kind: str, pools: list[EnginePool], cost: float | None, plan: Plan =
 
 def tier(read: float) -> Plan:
     """The plan of sessions with a KV cache tier, of which this share of the tokens is read."""
-    inputs = dict(BASE.provenance.inputs)
-    inputs["workload"] = {**inputs["workload"], "sessions": {}}
-    inputs["kv_cache_tier"] = {"capacity_per_gpu": 500.0 * 2**30, "bandwidth": 50e9, "shared": False}
+    sections = {"workload": BASE.provenance.inputs["workload"] | {"sessions": {}}}
+    sections["kv_cache_tier"] = {"capacity_per_gpu": 500.0 * 2**30, "bandwidth": 50e9, "shared": False}
     cache = PrefixCache(at_best=0.807, sustained=0.75, read=read, keeps_s=744.0)
-    return having(provenance=having(BASE.provenance, inputs=inputs), prefix_cache=cache, simulation=None)
+    return having(with_inputs(BASE, **sections), prefix_cache=cache, simulation=None)
 
 
 def sensitive(more: float) -> Plan:

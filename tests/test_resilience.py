@@ -33,7 +33,7 @@ from reports.views import terminal_view
 from search_spaces.problem import Billing
 from tests.optimizer_cases import instance_of, offer, problem, workload
 from tests.report_cases import load
-from tests.small_fleets import pool
+from tests.small_fleets import alone, pool
 
 LEFT = st.one_of(st.just(0.0), st.floats(0.01, 1.0))
 P, D, C = Role.PREFILL, Role.DECODE, Role.COLOCATED
@@ -81,7 +81,7 @@ def test_every_request_is_served_once_per_stage(weights: list[float], left: list
 def case(replicas: int = 3, billing: Billing = Billing.GPU) -> tuple[Instance, Fleet]:
     """Colocated engines of one H100; one serves some 10 requests per second of these."""
     instance = instance_of(problem(workload=workload(12.0), offers=(offer(billing=billing),)))
-    return instance, Fleet((pool(instance, "colocated-1", C, replicas),))
+    return instance, alone(instance, replicas)
 
 
 def pools(*engines: int) -> Fleet:
@@ -180,7 +180,7 @@ HOURS = np.array([0.25] * 12 + [1.0] * 12)
 def colocated_day() -> tuple[Instance, Fleet]:
     """Colocated engines of one H100, as many as 64 requests per second need."""
     instance = instance_of(problem(workload=workload(64.0)))
-    fleet = Fleet((pool(instance, "colocated-1", C, 64),))
+    fleet = alone(instance, 64)
     return instance, fleet.resized(replicas_at(instance, fleet, 1.0))
 
 

@@ -56,10 +56,8 @@ def test_a_section_that_the_file_leaves_out_is_begun(problem: Problem) -> None:
 
 def test_other_quotes_of_the_catalog_are_prices_though_the_file_states_some(tmp_path: Path) -> None:
     spot = with_change(stated(tmp_path, prices="on-demand"), "prices=spot")
-    assert [offer.usd_per_hour for offer in spot.offers] == [
-        stated(tmp_path, prices="spot").offers[0].usd_per_hour,
-        0.8,
-    ]
+    quoted = stated(tmp_path, prices="spot").offers[0].usd_per_hour
+    assert [offer.usd_per_hour for offer in spot.offers] == [quoted, 0.8]
 
 
 @pytest.mark.parametrize(
@@ -157,12 +155,6 @@ HOURS = [3, 1, 2, 2, 0, 4, *[5] * 12, 6, 7, 8, 8, 2, 1]
 """Peak 8, three quarters of the hours up to 5 [1/s]."""
 
 
-def daily(tmp_path: Path, percentile: float = 100.0) -> Problem:
-    demand = {key: value for key, value in TINY["workload"].items() if key != "request_rate"}
-    profile = {"requests_per_second_by_hour": HOURS, "percentile": percentile}
-    return stated(tmp_path, workload=demand | {"diurnal": profile})
-
-
 @pytest.mark.parametrize(("percentile", "planned"), [(100.0, 8.0), (75.0, 5.0)])
 @pytest.mark.parametrize(
     ("text", "factor"),
@@ -171,7 +163,9 @@ def daily(tmp_path: Path, percentile: float = 100.0) -> Problem:
 def test_factors_multiply_a_whole_daily_profile(
     tmp_path: Path, text: str, factor: float, percentile: float, planned: float
 ) -> None:
-    grown = with_change(daily(tmp_path, percentile), text)
+    demand = {key: value for key, value in TINY["workload"].items() if key != "request_rate"}
+    diurnal = {"requests_per_second_by_hour": HOURS, "percentile": percentile}
+    grown = with_change(stated(tmp_path, workload=demand | {"diurnal": diurnal}), text)
     profile = grown.inputs["workload"]["diurnal"]
     assert profile["requests_per_second_by_hour"] == pytest.approx([factor * hour for hour in HOURS])
     assert grown.workload.request_rate == pytest.approx(factor * planned)

@@ -68,11 +68,7 @@ CASES: dict[str, tuple[Callable[[], float], float, float]] = {
     "ai_decode_batch": (lambda: decode_intensity(64), 64, 0.02),
     "ai_prefill": (lambda: prefill_intensity(2048), 2048, 0.02),
     "kv_per_token": (lambda: llama2_7b().kv_bytes_per_token("bf16"), 524288, 0),
-    "kv_transfer_opt175b": (
-        lambda: kv_transfer_time(opt_175b().kv_bytes(2048.0, "bf16"), 600 * GIGA),
-        0.0176,
-        0.02,
-    ),
+    "kv_transfer_opt175b": (lambda: kv_transfer_time(opt_175b().kv_bytes(2048.0, "bf16"), 600 * GIGA), 0.0176, 0.02),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.reference.lone_steps import CoefficientSteps
-from costmodel.engine import VLLM_V1, Role
+from costmodel.engine import VLLM_V1, Parallelism, Role
 from costmodel.metric import METRICS, Metric, Scope, limits_of, metrics_of
 from costmodel.simulator.fleet import Limits
 from costmodel.simulator.metrics import Result, gap_edges, within
@@ -19,16 +20,17 @@ from costmodel.simulator.run import simulate
 from costmodel.workload import make_trace
 from optimizer.fleets.error_bars import class_error_bars
 from optimizer.fleets.evaluate import FIRST_FORMULAS, LATER_FORMULAS, evaluate
-from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
-from optimizer.plans.plan import Plan, parse_plan
+from optimizer.plans.plan import parse_plan
 from optimizer.verification.simulated_plan import judge
 from reports.slos import TONES
 from search_spaces.loader import load_problem, problem_of
 from tests.optimizer_cases import instance_of, problem, slo, space, workload
-from tests.running import Done, tiny
+from tests.running import tiny
 from tests.running import within as pdplan_within
 from tests.simulator_cases import colocated
+from tests.small_fleets import alone, each_of
 
 NONE = math.inf
 
@@ -87,8 +89,12 @@ def test_of_200_gaps_two_may_be_longer(prompts: int, kept: bool) -> None:
     assert within(result, limits_of(itl_p99=0.02))[1:].all()
 
 
+def asking(**limits: float | None) -> Instance:
+    return instance_of(problem(slos=(slo(**limits),), workload=workload(6.0), space=space()))
+
+
 def limited(metric: Metric, limit: float | None) -> Instance:
-    return instance_of(problem(slos=(slo(**{metric: limit}),), workload=workload(6.0), space=space()))
+    return asking(**{metric: limit})
 
 
 @cache
@@ -97,15 +103,11 @@ def unlimited() -> Instance:
 
 
 def fleets() -> dict[str, Fleet]:
-    everything = np.ones(unlimited().flows.isl.size)
-
-    def pool(role: Role, shape: int, replicas: int) -> FleetPool:
-        return FleetPool(role.value, role, shape, unlimited().tables.seqs.size - 1, 0, replicas, 0, everything)
-
+    prefill, decode = each_of(unlimited(), (Role.PREFILL, Role.DECODE)).pools
     return {
-        "colocated, 1 GPU": Fleet((pool(Role.COLOCATED, 0, 1),)),
-        "colocated, 2 GPUs": Fleet((pool(Role.COLOCATED, 1, 2),)),
-        "apart": Fleet((pool(Role.PREFILL, 0, 2), pool(Role.DECODE, 0, 1))),
+        "colocated, 1 GPU": alone(unlimited(), 1, seqs=99),
+        "colocated, 2 GPUs": alone(unlimited(), 2, split=Parallelism(2), seqs=99),
+        "apart": Fleet((replace(prefill, replicas=2), decode)),
     }
 
 
@@ -138,8 +140,7 @@ def test_a_tighter_limit_never_holds_for_more(name: str, metric: Metric) -> None
 
 
 def whole(metric: Metric, limit: float) -> Instance:
-    slos = (slo(ttft=math.inf, tpot=math.inf, **{metric: limit}),)
-    return instance_of(problem(slos=slos, workload=workload(6.0), space=space()))
+    return asking(ttft=math.inf, tpot=math.inf, **{metric: limit})
 
 
 @pytest.mark.parametrize("metric", metrics_of(Scope.WHOLE))
@@ -167,27 +168,20 @@ def test_a_limited_metric_has_a_90_percent_interval_around_what_is_expected(metr
     assert high is None or bars.ranges[metric].low < expected < high
 
 
-def planned(folder: Path, limit: str | None, *flags: str) -> tuple[Done, Plan | None]:
-    """The plan at a limit on ITL p99; none without a folder that it wrote."""
-    limits = {"ttft": "1s", "tpot": "40ms"} | ({} if limit is None else {"itl_p99": limit})
-    out = folder / f"plan-{limit}"
-    done = pdplan_within("optimize", tiny(folder, slo=limits, accelerators=["H100"]), *flags, "-o", out)
-    return done, parse_plan((out / "plan.json").read_bytes()) if (out / "plan.json").exists() else None
-
-
 def test_a_simulated_plan_keeps_it_and_says_so(tmp_path: Path, short_runs: None) -> None:
     """Standard effort end to end: its own requests, fresh ones, and what `simulate` and the page say of them."""
-    done, plan = planned(tmp_path, "40ms")
+    file = tiny(tmp_path, slo={"ttft": "1s", "tpot": "40ms", "itl_p99": "40ms"}, accelerators=["H100"])
+    done = pdplan_within("optimize", file, "-o", tmp_path / "plan")
     assert done.returncode == 0, done.stderr
+    plan = parse_plan((tmp_path / "plan" / "plan.json").read_bytes())
     assert "ITL p99 p90  limit" in done.stdout
     (row,), (simulated,) = plan.classes, plan.simulation.classes
     assert row.metrics[ITL].limit_s == 0.04
     assert row.metrics[ITL].quantiles_s == simulated.metrics[ITL]
     assert simulated.metrics[ITL].p90 <= 0.04
     assert simulated.by_formula.metrics[ITL].p90 <= simulated.metrics[ITL].p90 * 1.05
-    folder = tmp_path / "plan-40ms"
-    assert "ITL p99" in (folder / "report.html").read_text("utf-8")
-    shown = pdplan_within("simulate", folder / "plan.json", "--json", "--requests", "4000")
+    assert "ITL p99" in (tmp_path / "plan" / "report.html").read_text("utf-8")
+    shown = pdplan_within("simulate", tmp_path / "plan" / "plan.json", "--json", "--requests", "4000")
     assert shown.returncode == 0, shown.stderr
     (found,) = json.loads(shown.stdout)["classes"]
     assert found["metrics"]["itl_p99"]["p90"] <= 0.04

@@ -10,16 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import step_seconds
-from costmodel.engine import (
-    Draft,
-    EngineConfig,
-    Parallelism,
-    Role,
-    Speculation,
-    draft_layer,
-    tokens_per_step,
-    with_draft,
-)
+from costmodel.engine import Draft, EngineConfig, Speculation, draft_layer, tokens_per_step, with_draft
 from costmodel.errors import InputError
 from costmodel.memory import kv_bytes_per_token_per_gpu, weight_bytes_per_gpu
 from costmodel.metric import Metric, Scope, metrics_of
@@ -29,10 +20,11 @@ from optimizer.loads.effort import Level
 from optimizer.recommend.optimize import optimize
 from reports.verdict import speculation_sentence
 from search_spaces.catalog import load_catalog
-from search_spaces.engines import load_engine_memory, load_serving_policy
+from search_spaces.engines import load_serving_policy
 from search_spaces.loader import load_problem
 from search_spaces.models import load_model
 from search_spaces.problem import Problem
+from tests.toy import toy_config
 
 R1, LLAMA = load_model("DeepSeek-R1"), load_model("Llama-3.1-8B")
 OVERHEAD = load_serving_policy("vllm").overhead
@@ -49,18 +41,8 @@ search: {{preset: quick, tensor_parallel: [1], pipeline_parallel: [1], roles: [c
 
 
 def config(speculation: Speculation | None, *, tensor: int = 8) -> EngineConfig:
-    return EngineConfig(
-        accelerator=load_catalog().accelerator("H200"),
-        role=Role.COLOCATED,
-        parallelism=Parallelism(tensor),
-        weight_dtype="fp8",
-        kv_dtype="bf16",
-        max_num_seqs=256,
-        max_num_batched_tokens=8192,
-        max_model_len=16384,
-        memory=load_engine_memory("vllm"),
-        speculation=speculation,
-    )
+    h200 = load_catalog().accelerator("H200")
+    return toy_config(h200, tensor=tensor, weight_dtype="fp8", max_model_len=16384, speculation=speculation)
 
 
 def workload(
@@ -132,10 +114,8 @@ def test_a_plan_that_drafts_nothing_says_that_drafting_was_searched(tmp_path: Pa
 
 
 def test_a_plan_drafts_where_that_saves_and_says_on_what_it_rests(tmp_path: Path) -> None:
-    slow = optimize(
-        workload(tmp_path, "{method: eagle3, acceptance: 0.7}", ", speculative_tokens: [0]"), level=Level.QUICK
-    )
-    plan = optimize(workload(tmp_path, "{method: eagle3, acceptance: 0.7}"), level=Level.QUICK)
+    asked = (workload(tmp_path, "{method: eagle3, acceptance: 0.7}", s) for s in (", speculative_tokens: [0]", ""))
+    slow, plan = (optimize(problem, level=Level.QUICK) for problem in asked)
     assert plan.pools[0].speculative_tokens > 0
     assert speculation_sentence(slow) == ""
     assert plan.cost_usd_per_hour < (slow.cost_usd_per_hour or math.inf)

@@ -39,9 +39,9 @@ from costmodel.kernels import (
 from costmodel.step import StepLoad, StepTime, step_time, step_time_one
 from costmodel.transformer import Transformer, WeightScale, touched_experts
 from costmodel.units import TERA
-from search_spaces.catalog import load_catalog
 from search_spaces.measured_engines import table_conditions
 from search_spaces.models import catalog_model, load_model
+from tests.optimizer_cases import accelerator
 from tests.toy import (
     OVERHEAD,
     deepseek_v3,
@@ -58,7 +58,7 @@ from tests.toy import (
 
 MODELS = {model.name: model for model in (llama_8b(), llama_70b(), windowed(), mixtral(), deepseek_v3())}
 
-GPUS = [toy_accelerator(), *map(load_catalog().accelerator, ("A100-80", "H100", "B200", "L40S", "MI300X"))]
+GPUS = [toy_accelerator(), *map(accelerator, ("A100-80", "H100", "B200", "L40S", "MI300X"))]
 """One whose figures are round, and some whose efficiency curves are fitted."""
 
 models = st.sampled_from(sorted(MODELS)).map(MODELS.__getitem__)
@@ -126,32 +126,22 @@ def test_prompt_attention_by_hand() -> None:
 def test_traffic_of_a_prompt_by_hand(name: str, elements: int) -> None:
     """What a token more moves in the attention of the first layer, at two bytes each."""
     model = catalog_model(name)
-    attention, engines = (
-        model.layers[0].attention,
-        engine_arrays(model, [toy_config(perfect_accelerator())], NO_OVERHEAD),
-    )
+    attention = model.layers[0].attention
+    engines = engine_arrays(model, [toy_config(perfect_accelerator())], NO_OVERHEAD)
     less, more = (prefill_attention_work(engines, attention, *map(np.array, (3.0, new, 0.0))) for new in (64.0, 65.0))
     assert (more.traffic - less.traffic)[0, 0] == pytest.approx(3.0 * 2.0 * elements)
 
 
 def test_sparse_prompt_attention_by_hand() -> None:
-    """Prompts longer than the selection: 2,048 latents a query, by tiles of 64 heads; the indexer over everything."""
+    """A query has 2,048 latents, by tiles of 64 heads, and the indexer everything; shorter prompts are dense."""
     gpu, glm = perfect_accelerator(), catalog_model("GLM-5.2")  # 64 heads, 78 layers; 21 with an indexer of 32 heads
-    ranks = (1, 8)
-    step = step_time(
-        glm, engine_arrays(glm, [toy_config(gpu, tensor=t) for t in ranks], NO_OVERHEAD), StepLoad.prefill(8192)
-    )
-    pairs, chosen = 8192 * 8193 / 2, 2048 * 2049 / 2 + 6144 * 2048
-    flop = 78 * chosen * 2 * 64 * (2 * 512 + 64) + 21 * pairs * 2 * 32 * 128
-    expected = flop / gpu.peak_flops["bf16"] + 78 * ROTARY_LAUNCH
-    assert step.attention_prefill[:, 0] == pytest.approx([expected] * 2, rel=1e-9)
-
-
-def test_short_prompts_of_sparse_attention_are_dense() -> None:
-    gpu, glm = perfect_accelerator(), catalog_model("GLM-5.2")
-    step = step_time_one(glm, toy_config(gpu), NO_OVERHEAD, StepLoad.prefill(2048))
-    flop = 78 * (2048 * 2049 / 2) * 2 * 64 * (256 + 256)
-    assert step.attention_prefill[0, 0] == pytest.approx(flop / gpu.peak_flops["bf16"] + 78 * ROTARY_LAUNCH, rel=1e-9)
+    selected, pairs = 2048 * 2049 / 2, 8192 * 8193 / 2
+    dense = 78 * selected * 2 * 64 * (256 + 256)
+    sparse = 78 * (selected + 6144 * 2048) * 2 * 64 * (2 * 512 + 64) + 21 * pairs * 2 * 32 * 128
+    for tokens, ranks, flop in ((2048, 1, dense), (8192, 1, sparse), (8192, 8, sparse)):
+        step = step_time_one(glm, toy_config(gpu, tensor=ranks), NO_OVERHEAD, StepLoad.prefill(tokens))
+        expected = flop / gpu.peak_flops["bf16"] + 78 * ROTARY_LAUNCH
+        assert step.attention_prefill[0, 0] == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_rank_with_few_heads_decodes_latents_as_slowly_as_one_with_a_tile() -> None:
@@ -163,9 +153,7 @@ def test_a_rank_with_few_heads_decodes_latents_as_slowly_as_one_with_a_tile() ->
 
 
 def test_all_reduce_by_hand() -> None:
-    gpu = toy_accelerator(
-        scale_up=Link(450e9, 5e-6), scale_out=Link(50e9, 10e-6), efficiency=toy_efficiency(1, 1, 4e-6)
-    )
+    gpu = toy_accelerator(efficiency=toy_efficiency(1, 1, 4e-6))
     arrays = engine_arrays(llama_8b(), [toy_config(gpu, tensor=t) for t in (1, 8, 16)], NO_OVERHEAD)
     size = np.array([[9e6]])
     inside = 2 * 7 / 8 * 9e6 / 450e9 + 4e-6
@@ -196,9 +184,8 @@ def test_a_prompt_computes_with_the_experts_that_its_tokens_choose() -> None:
     """2 FLOP a token for each weight that it meets, the head once, and causal pairs."""
     model, tokens = mixtral(), 4096
     step = step_time_one(model, toy_config(perfect_accelerator()), NO_OVERHEAD, StepLoad.prefill(tokens))
-    pairs = (
-        tokens * (tokens + 1) / 2 * sum(group.count * group.attention.prefill_flop_per_pair for group in model.layers)
-    )
+    flop_per_pair = sum(group.count * group.attention.prefill_flop_per_pair for group in model.layers)
+    pairs = tokens * (tokens + 1) / 2 * flop_per_pair
     body = model.active_parameters - model.embedding_elements
     assert step.flop[0, 0] == pytest.approx(2 * tokens * body + 2 * model.hidden * model.vocab + pairs, rel=1e-9)
 
@@ -267,8 +254,7 @@ def test_more_work_is_never_faster(
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["Llama-3.1-8B", "gpt-oss-120b", "DeepSeek-V3", "GLM-5.2", "Qwen3-Next-80B-A3B", "DeepSeek-V4.1-Flash"],
+    "name", ["Llama-3.1-8B", "gpt-oss-120b", "DeepSeek-V3", "GLM-5.2", "Qwen3-Next-80B-A3B", "DeepSeek-V4.1-Flash"]
 )
 @settings(max_examples=30)
 @given(config=engines(), past=st.sampled_from([0, 5, 3000]))
@@ -292,7 +278,7 @@ def test_decode_is_affine_in_context(name: str, tensor: int) -> None:
 
 def test_layers_with_a_tail_compute_the_end_of_prompts_and_every_decode() -> None:
     """DeepSeek-V4.1: 19 of 40 layers see 128 tokens of a prompt; long prompts take about half of what all would."""
-    model, config = catalog_model("DeepSeek-V4.1-Flash"), toy_config(load_catalog().accelerator("H200"), tensor=8)
+    model, config = catalog_model("DeepSeek-V4.1-Flash"), toy_config(accelerator("H200"), tensor=8)
     whole = replace(model, layers=tuple(replace(group, tail=0) for group in model.layers))
     assert sum(group.count for group in model.layers if group.tail == 128) == 19
 
@@ -367,10 +353,8 @@ def test_pipeline_halves_nothing_but_adds_the_hand_over() -> None:
 
 
 def test_data_ranks_share_requests_but_not_a_lone_prompt() -> None:
-    config = toy_config(data=8, expert=8)
-    alone, eight = (
-        step_time_one(deepseek_v3(), config, NO_OVERHEAD, StepLoad.prefill(2048, requests)) for requests in (1, 8)
-    )
+    config, loads = toy_config(data=8, expert=8), (StepLoad.prefill(2048, requests) for requests in (1, 8))
+    alone, eight = (step_time_one(deepseek_v3(), config, NO_OVERHEAD, load) for load in loads)
     assert alone.attention_prefill[0, 0] == eight.attention_prefill[0, 0]
     assert alone.gemm[0, 0] == eight.gemm[0, 0]
     assert alone.experts[0, 0] < eight.experts[0, 0]
@@ -396,8 +380,8 @@ def test_expert_skew_slows_the_busiest_rank_only() -> None:
 # --- the engine step: fitted efficiency curves, the precision that computes, and the host's time
 
 
-def curved(**figures: float) -> KernelEfficiency:
-    return KernelEfficiency(1.0, 1.0, 0.0, Origin.ASSUMED, "toy", float("nan"), **figures)
+def curved(compute: float = 1.0, memory: float = 1.0, launch: float = 0.0, **figures: float) -> KernelEfficiency:
+    return KernelEfficiency(compute, memory, launch, Origin.ASSUMED, "toy", float("nan"), **figures)
 
 
 def test_a_curved_gemm_by_hand() -> None:
@@ -418,18 +402,13 @@ def test_a_curved_gemm_by_hand() -> None:
 @pytest.mark.parametrize(("dtype", "share"), [("bf16", 1.0), ("fp8", CONVERTED_OUTSIDE)])
 def test_narrow_experts_convert_less_of_their_inputs_and_outputs(dtype: str, share: float) -> None:
     """Mixtral over two ranks: c bytes for each of 3 x 14336 / 2 elements between the matrices and 2 x 4096 outside."""
-    flat = toy_efficiency(1, 1, 0)
-    casting, plain = (
-        perfect_accelerator(efficiency=flat | {("moe", dtype): curved(**figures)}) for figures in ({"cast": 8.0}, {})
-    )
-    with_cast, without = (
-        step_time_one(
-            mixtral(), toy_config(gpu, tensor=2, weight_dtype=dtype), NO_OVERHEAD, StepLoad.prefill(4096)
-        ).experts[0, 0]
-        for gpu in (casting, plain)
-    )
+    times = []
+    for cast in (8.0, 0.0):
+        gpu = perfect_accelerator(efficiency=toy_efficiency(1, 1, 0) | {("moe", dtype): curved(cast=cast)})
+        config = toy_config(gpu, tensor=2, weight_dtype=dtype)
+        times.append(step_time_one(mixtral(), config, NO_OVERHEAD, StepLoad.prefill(4096)).experts[0, 0])
     elements = 2 * 4096 * (share * 2 * 4096 + 3 * 14336 / 2)
-    assert with_cast - without == pytest.approx(32 * 8 * elements / plain.bandwidth)
+    assert times[0] - times[1] == pytest.approx(32 * 8 * elements / gpu.bandwidth)
 
 
 def test_short_prompts_on_few_heads_fill_the_gpu_badly() -> None:
@@ -456,9 +435,7 @@ def test_a_cuda_graph_hides_what_the_host_adds() -> None:
 
 
 def test_the_quicker_all_reduce_runs() -> None:
-    quick = KernelEfficiency(1.0, 0.5, 5e-6, Origin.ASSUMED, "toy", float("nan"))
-    broad = KernelEfficiency(1.0, 0.8, 30e-6, Origin.ASSUMED, "toy", float("nan"))
-    more = {("all_reduce", "bf16"): quick, ("all_reduce_large", "bf16"): broad}
+    more = {("all_reduce", "bf16"): curved(1.0, 0.5, 5e-6), ("all_reduce_large", "bf16"): curved(1.0, 0.8, 30e-6)}
     gpu = toy_accelerator(efficiency=toy_efficiency() | more)
     arrays = engine_arrays(llama_8b(), [toy_config(gpu, tensor=2)], NO_OVERHEAD)
     times = all_reduce_time(arrays, np.array([[1e5, 1e9]]))[0]
@@ -466,8 +443,7 @@ def test_the_quicker_all_reduce_runs() -> None:
 
 
 def test_more_than_a_pair_share_a_link_in_the_host() -> None:
-    one = KernelEfficiency(1.0, 0.6, 0.0, Origin.ASSUMED, "toy", float("nan"), shared=0.5)
-    more = {("all_reduce", "bf16"): one, ("all_reduce_large", "bf16"): one}
+    more = dict.fromkeys([("all_reduce", "bf16"), ("all_reduce_large", "bf16")], curved(memory=0.6, shared=0.5))
     gpu = toy_accelerator(scale_up=Link(32e9, 5e-6), efficiency=toy_efficiency() | more)
     arrays = engine_arrays(llama_8b(), [toy_config(gpu, tensor=t) for t in (2, 4, 8)], NO_OVERHEAD)
     ideal = [2 * (n - 1) / n * 1e9 / 32e9 for n in (2, 4, 8)]
@@ -496,29 +472,28 @@ def test_compute_dtype(weights: str, on_h100: str, on_a100: str) -> None:
     assert compute_dtype("w4a16", blackwell) == "bf16"
 
 
+def experts_time(model: Transformer, config: EngineConfig, requests: float, conditions: Conditions = SERVING) -> float:
+    """Of prompts of 8,192 tokens."""
+    engines = engine_arrays(model, [config], NO_OVERHEAD, conditions)
+    return float(step_time(model, engines, StepLoad.prefill(8192.0, requests)).experts[0, 0])
+
+
 def test_a_kernel_made_for_mxfp4_expands_long_prompts_quicker_than_marlin() -> None:
     """On Hopper, whose units Marlin's instructions do not fill."""
     model = load_model("gpt-oss-120b")
     by_marlin = replace(model, own_dtypes=model.own_dtypes | {(Part.EXPERTS, MARLIN_MXFP4)})
-    config = toy_config(load_catalog().accelerator("H200"), weight_dtype="fp4")
-
-    def experts(stored: Transformer) -> float:
-        return float(step_time_one(stored, config, NO_OVERHEAD, StepLoad.prefill(8192.0)).experts[0, 0])
-
-    assert 1.3 * experts(model) < experts(by_marlin) < 2.5 * experts(model)
+    config = toy_config(accelerator("H200"), weight_dtype="fp4")
+    own, marlin = (experts_time(stored, config, 1.0) for stored in (model, by_marlin))
+    assert 1.3 * own < marlin < 2.5 * own
 
 
 def test_mxfp4_experts_of_an_fp8_checkpoint_take_no_longer_than_fp8_ones_whose_scales_units_apply() -> None:
     """Both read their weights and multiply at the rate of FP8; blocks of 128, rescaled in software, take longer."""
-    model, b200 = load_model("DeepSeek-V4-Flash"), load_catalog().accelerator("B200")
-    config = toy_config(b200, weight_dtype="fp8", expert=16, data=16)
+    model = load_model("DeepSeek-V4-Flash")
+    config = toy_config(accelerator("B200"), weight_dtype="fp8", expert=16, data=16)
     wide, by_matrix = replace(model, own_dtypes=frozenset()), replace(SERVING, fp8_kernels="fp8_tensor")
-
-    def experts(stored: Transformer, conditions: Conditions) -> float:
-        engines = engine_arrays(stored, [config], NO_OVERHEAD, conditions)
-        return float(step_time(stored, engines, StepLoad.prefill(8192.0, 16.0)).experts[0, 0])
-
-    assert 0.8 * experts(wide, by_matrix) < experts(model, SERVING) <= experts(wide, by_matrix) < experts(wide, SERVING)
+    of_matrix, of_blocks = (experts_time(wide, config, 16.0, each) for each in (by_matrix, SERVING))
+    assert 0.8 * of_matrix < experts_time(model, config, 16.0) <= of_matrix < of_blocks
 
 
 def test_fp8_weights_halve_decode_bytes_and_prefill_time_where_units_exist() -> None:
@@ -533,7 +508,7 @@ def test_fp8_weights_halve_decode_bytes_and_prefill_time_where_units_exist() -> 
 
 def test_inputs_are_converted_apart_unless_the_checkpoint_states_their_scales() -> None:
     """Weights in blocks, and those that the engine narrows itself, have inputs whose scales are found first."""
-    config = toy_config(load_catalog().accelerator("H100"), weight_dtype="fp8")
+    config = toy_config(accelerator("H100"), weight_dtype="fp8")
     published = replace(llama_8b(), native_weight_dtype="fp8")
     models = (published, llama_8b(), replace(published, weight_scale=WeightScale(128, 128, 4.0)))
     fused, narrowed, blocks = (
@@ -544,7 +519,7 @@ def test_inputs_are_converted_apart_unless_the_checkpoint_states_their_scales() 
 
 
 def test_efficiency_falls_back_to_kin_and_says_when_there_is_none() -> None:
-    bare = KernelEfficiency(0.5, 0.5, 1e-6, Origin.ASSUMED, "toy", float("nan"))
+    bare = curved(0.5, 0.5, 1e-6)
     gpu = toy_accelerator(efficiency={("gemm", "bf16"): bare})
     assert kernel_efficiency(gpu, "moe", "fp8") is bare
     with pytest.raises(InputError, match=r"'H100' has no efficiency for 'all_reduce' in 'bf16' or 'bf16'"):
@@ -564,7 +539,7 @@ def decode(
     model: Transformer, gpu: str, batch: float, conditions: Conditions, *, dtype: str = "fp8", expert: int = 1
 ) -> StepTime:
     """A decode step at 1,000 tokens of context."""
-    config = toy_config(load_catalog().accelerator(gpu), weight_dtype=dtype, tensor=expert, expert=expert)
+    config = toy_config(accelerator(gpu), weight_dtype=dtype, tensor=expert, expert=expert)
     arrays = engine_arrays(model, [config], NO_OVERHEAD, conditions)
     return step_time(model, arrays, StepLoad.decode(batch, 1000))
 
@@ -581,13 +556,13 @@ def decode(
     ],
 )
 def test_experts_beyond_one_server_are_those_after_a_dispatch(gpu: str, data: int, kernels: str) -> None:
-    config = toy_config(load_catalog().accelerator(gpu), weight_dtype="fp8", data=data, expert=data)
+    config = toy_config(accelerator(gpu), weight_dtype="fp8", data=data, expert=data)
     assert kernels_of(deepseek_v3(), config, Part.EXPERTS) == kernels
     assert kernels_of(deepseek_v3(), config, Part.FEED_FORWARD) == kernels.partition("_")[0]
 
 
 def test_single_rows_pay_for_a_slow_kernel_in_tables_only() -> None:
-    more = load_catalog().accelerator("B200").efficiency["gemm", "fp8"].single
+    more = accelerator("B200").efficiency["gemm", "fp8"].single
     assert 5e-6 < more < 30e-6
     ways = (TABLES, replace(TABLES, graphs=True))
     tables, graphs = (decode(llama_8b(), "B200", 1.0, how).gemm[0, 0] for how in ways)

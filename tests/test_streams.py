@@ -49,9 +49,7 @@ def test_a_full_disk_is_one_sentence(command: str, encoding: str) -> None:
 
 def test_a_reader_that_has_gone_is_quiet() -> None:
     # The pipe is made in a process of its own: none that this one has forked keeps its reading end open.
-    script = (
-        "import os, subprocess, sys; r, w = os.pipe(); os.close(r); sys.exit(subprocess.call(sys.argv[1:], stdout=w))"
-    )
+    script = "import os, sys, subprocess as s; r, w = os.pipe(); os.close(r); sys.exit(s.call(sys.argv[1:], stdout=w))"
     words = [sys.executable, "-c", script, sys.executable, "-m", "pdplan", "--help"]
     done = subprocess.run(words, stderr=subprocess.PIPE, check=False, cwd=ROOT)
     assert (done.returncode, done.stderr) == (141, b"")
@@ -81,12 +79,6 @@ def test_progress_redraws_one_line_on_stderr_and_clears_it() -> None:
     assert drawn.getvalue() == f"\r\x1b[K{'█' * 5}{'·' * 15} pricing\r\x1b[K{'█' * 20} pricing\r\x1b[K"
 
 
-def fail_at_once() -> None:
-    with Console().milestones() as progress:
-        progress("searching", 0.0)
-        raise InputError("no")
-
-
 def test_milestones_are_plain_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with Console().milestones() as progress:
         for number in range(41):
@@ -104,8 +96,9 @@ def test_milestones_are_plain_lines_where_there_is_no_terminal(capsys: pytest.Ca
         moving("moving links", 0.5)
     told = capsys.readouterr().err.splitlines()
     assert told == [" 40 %  searching", " 80 %  moving prices", " 90 %  moving links", "100 %  done"]
-    with pytest.raises(InputError):
-        fail_at_once()
+    with pytest.raises(InputError, match="no"), Console().milestones() as progress:  # noqa: PT012 (it fails at once)
+        progress("searching", 0.0)
+        raise InputError("no")
     assert capsys.readouterr().err.splitlines() == ["  0 %  searching"]
     with Console().milestones():
         pass
@@ -171,12 +164,8 @@ def test_a_link_out_of_the_folder_is_refused_even_with_force(tmp_path: Path) -> 
     assert outside.read_text() == "mine"
 
 
-@pytest.fixture
-def plan() -> Plan:
-    return load("colocated")
-
-
-def test_json_keeps_the_models_order_and_has_no_nan(plan: Plan) -> None:
+def test_json_keeps_the_models_order_and_has_no_nan() -> None:
+    plan = load("colocated")
     quantiles = replace(plan.classes[0].ttft_s, p99=math.inf, p95=math.nan)
     text = json_text(record_of(plan.model_copy(update={"ttft_s": quantiles})))
     record = json.loads(text, parse_constant=pytest.fail)

@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 
-from costmodel.engine import Role
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.effort import Wish
-from optimizer.plans.plan import Plan, parse_plan
+from optimizer.plans.plan import parse_plan
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench
 from optimizer.verification.tune import Look, Looks, Point, Search, Tuned, Value, Values, front, tuned
 from reports.answers.plan_details import OF_LIMIT, front_section
 from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, problem, space, workload
-from tests.running import Done, tiny, within
-from tests.small_fleets import pool, small
+from tests.running import tiny, within
+from tests.small_fleets import alone, small
 
 SIZES = (4, 3, 5)
 
@@ -61,7 +60,7 @@ def test_tuning_takes_only_what_is_proven_and_not_dearer() -> None:
     limited = problem(workload=workload(rate=6.0), space=wide, constraints=Constraints(max_gpus=3))
     instance = instance_of(limited)
     bench = Bench(instance, 0, 1000)
-    winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2, chunk=1),)))
+    winner = bench.verdict(alone(instance, 2, chunk=1))
     assert winner.held
     found = tuned(bench, winner, Wish(12))
     assert found.winner.held
@@ -86,29 +85,14 @@ def test_the_front_keeps_its_goals_and_what_holds_is_beaten_only_by_what_holds()
 # --- what a dollar more buys: the front of cost and tail, asked for with --front, in the plan and its views
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("front")
-
-
-@pytest.fixture(scope="module")
-def done(folder: Path) -> Done:
-    file = tiny(folder, search={"roles": ["colocated"], "tensor_parallel": [1], "max_num_seqs": [32, 128]})
-    with pytest.MonkeyPatch.context() as patch:  # short runs are enough for what is asked here
-        patch.setattr(benches, "LEAST_REQUESTS", 1000)
-        patch.setattr(benches, "full_length", lambda _instance, _fleet, least, _volume: least)
-        return within("optimize", file, "--front", "8", "-o", folder / "plan")
-
-
-@pytest.fixture(scope="module")
-def asked(done: Done, folder: Path) -> Plan:
-    assert done.returncode == 0, done.stderr
-    return parse_plan((folder / "plan" / "plan.json").read_bytes())
-
-
 def test_the_plan_stays_the_cheapest_that_holds_and_every_view_shows_what_costs_more(
-    asked: Plan, done: Done, folder: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_runs: None
 ) -> None:
+    monkeypatch.setattr(benches, "LEAST_REQUESTS", 1000)
+    file = tiny(tmp_path, search={"roles": ["colocated"], "tensor_parallel": [1], "max_num_seqs": [32, 128]})
+    done = within("optimize", file, "--front", "8", "-o", tmp_path / "plan")
+    assert done.returncode == 0, done.stderr
+    asked = parse_plan((tmp_path / "plan" / "plan.json").read_bytes())
     tuning = asked.simulation.tuning
     assert 2 <= tuning.looks <= 8
     assert tuning.objectives == ["cost", "tail"]
@@ -118,7 +102,7 @@ def test_the_plan_stays_the_cheapest_that_holds_and_every_view_shows_what_costs_
     assert any(fleet.cost_usd_per_hour > own for fleet in held)
     assert all(a.cost_usd_per_hour < b.cost_usd_per_hour and a.tail > b.tail for a, b in pairwise(held))
     assert all(fleet.tail <= 1.0 and len(fleet.served) == len(fleet.pools) for fleet in tuning.front)
-    page = (folder / "plan" / "report.html").read_text("utf-8")
+    page = (tmp_path / "plan" / "report.html").read_text("utf-8")
     front = front_section(asked)
     looks = front.notes[0].removeprefix(f"{OF_LIMIT} ")
     assert re.fullmatch(
@@ -140,11 +124,10 @@ def test_the_plan_stays_the_cheapest_that_holds_and_every_view_shows_what_costs_
 # --- a tuning study that is kept, and how a second run goes on
 
 
-def tuning(study: str | None, looks: int = 3, rate: float = 6.0) -> Tuned:
-    instance = small(rate)
+def tuning(study: str | None) -> Tuned:
+    instance = small()
     bench = Bench(instance, 0, 1000)
-    winner = bench.verdict(Fleet((pool(instance, "c-1", Role.COLOCATED, 2),)))
-    return tuned(bench, winner, Wish(looks, study=study))
+    return tuned(bench, bench.verdict(alone(instance, 2)), Wish(3, study=study))
 
 
 @pytest.mark.parametrize("form", ["sqlite:///", "journal:"])

@@ -15,7 +15,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from costmodel.simulator.metrics import Overload
 from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.purchase import allowed, fewer_replicas, fleet_cost
 from optimizer.loads.effort import Brake, Effort, Level
@@ -23,11 +22,10 @@ from optimizer.loads.instance import Instance, as_planned
 from optimizer.recommend.changed_problem import CONFIDENCE, solution_of
 from optimizer.search.search import FleetSearch, evaluated
 from optimizer.verification.bench import Bench, Verdict, fleet_key, valid
-from optimizer.verification.judge import Judgement
 from optimizer.verification.verify import Loop, SearchResult, more_replicas, with_one_replica_less
 from search_spaces.loader import load_problem
 from search_spaces.problem import Constraints
-from tests.optimizer_cases import instance_of, judged_class, limit, problem, space, workload
+from tests.optimizer_cases import instance_of, judgement, limit, problem, space, workload
 from tests.running import tiny
 from tests.small_fleets import apart, pool, replicas, small
 
@@ -38,9 +36,8 @@ CHAT = ((500, 200, 0.5), (2000, 400, 0.35), (6000, 600, 0.15))
 
 def miss(instance: Instance, fleet: Fleet, share: float, blamed: tuple[int, ...] = (0,), **changes: Any) -> Verdict:
     """A fleet that misses, with a share of requests in time and the pools to blame."""
-    item = judged_class(share, share - 0.01, share + 0.01, GOAL)
-    judgement = Judgement(1.0, (item,), Overload(False, 0.0, 0.0, "queue"), (), ())
-    return replace(Verdict(fleet, fleet_cost(instance, fleet), judgement, False, blamed), **changes)
+    judged = judgement(share, share - 0.01, share + 0.01, GOAL)
+    return replace(Verdict(fleet, fleet_cost(instance, fleet), judged, False, blamed), **changes)
 
 
 @dataclass
@@ -73,9 +70,8 @@ class Oracle:
             factor = 1 if self.only in {None, fleet.pools[-1].seqs} else 10
             short = np.maximum(factor * np.array(self.needed) - replicas(fleet), 0.0)
         share = 1.0 if not short.any() else 0.5 / (1.0 + short.sum())
-        verdict = miss(
-            self.instance, fleet, share, tuple(np.flatnonzero(short >= max(0.2 * short.sum(), 1e-9)).tolist())
-        )
+        blamed = np.flatnonzero(short >= max(0.2 * short.sum(), 1e-9))
+        verdict = miss(self.instance, fleet, share, tuple(blamed.tolist()))
         return verdict if short.any() else replace(verdict, held=True, blamed=())
 
 
@@ -165,10 +161,10 @@ def test_pools_to_blame_grow_as_far_as_the_limits_allow_and_no_others_do(
 
 
 @cache
-def roomy(rate: float = 6.0) -> Instance:
+def roomy() -> Instance:
     """One to four thousand tokens in, on H100s, with many settings."""
     many = space(tensor_parallel=(1,), max_num_seqs=SEQS, max_num_batched_tokens=CHUNKS)
-    return instance_of(problem(workload=workload(rate), space=many))
+    return instance_of(problem(workload=workload(6.0), space=many))
 
 
 def colocated(seqs: int, chunk: int) -> Fleet:
@@ -218,11 +214,7 @@ def mended(start: Verdict) -> Fleet | None:
             lambda seqs, chunk: chunk >= 2048 and seqs <= 64,
         ),
     ],
-    ids=[
-        "a larger chunk, and a still larger",
-        "the next larger batch limit",
-        "a chunk and a batch limit",
-    ],
+    ids=["a larger chunk, and a still larger", "the next larger batch limit", "a chunk and a batch limit"],
 )
 def test_settings_that_help_are_gone_on_from(
     seqs: int, share: Callable[[int, int], float], ends: Callable[[int, int], bool]

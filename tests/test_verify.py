@@ -10,22 +10,20 @@ import numpy as np
 import pytest
 
 from costmodel.engine import Role
-from costmodel.simulator.metrics import Overload
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.effort import Brake, Effort, Level
 from optimizer.plans.plan import Plan, Proof, Status
 from optimizer.recommend import search as searches
 from optimizer.recommend.optimize import optimize
-from optimizer.recommend.optimize import optimize as optimize_at
 from optimizer.recommend.search import FormulaResult, Rival, most_confirmed
 from optimizer.search.search import evaluated
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import Bench, Verdict, run_length
-from optimizer.verification.judge import MOST_JUDGED, Goodput, Judgement
+from optimizer.verification.judge import MOST_JUDGED, Goodput
 from optimizer.verification.simulated_plan import judge
 from optimizer.verification.verify import smaller_limits
 from search_spaces.problem import Constraints, Problem
-from tests.optimizer_cases import judged_class, problem, space, workload
+from tests.optimizer_cases import judgement, problem, space, workload
 from tests.small_fleets import apart, replicas, small
 
 pytestmark = pytest.mark.usefixtures("short_runs")
@@ -51,7 +49,7 @@ def test_of_a_large_fleet_a_slice_is_simulated() -> None:
 
 def test_a_fleet_that_stays_stuck_gets_the_batch_limit_that_its_memory_holds_and_then_smaller_ones() -> None:
     instance = small(space=space(max_num_seqs=(8, 16, 32, 64, 128)))
-    judged = Judgement(1.0, (judged_class(0.5, 0.4, 0.6),), Overload(False, 0.0, 0.0, ""), (), ())
+    judged = judgement(0.5, 0.4, 0.6)
     prefill, decode = apart(instance, 1, 1).pools
     tables, running = instance.tables, instance.flows.share * instance.flows.osl
     limits, request = tables.limits.tolist(), float(tables.kv_held[decode.shape] @ running) / float(running.sum())
@@ -71,7 +69,7 @@ def test_most_goodput_has_the_largest_batch_limit_that_comes_out_of_a_crowd(monk
     instance = small(space=space(max_num_seqs=(8, 16, 32, 64, 128)))
     prefill, decode = apart(instance, 1, 1).pools
     limits, rate = instance.tables.limits.tolist(), instance.problem.workload.request_rate
-    judged = Judgement(1.0, (judged_class(0.5, 0.4, 0.6),), Overload(False, 0.0, 0.0, ""), (), ())
+    judged = judgement(0.5, 0.4, 0.6)
 
     def most(fleet: Fleet) -> float:
         return 1.0 if fleet.pools[1].seqs in limits[-2:] else 1.5
@@ -147,20 +145,6 @@ ENOUGH = 4
 """GPUs with which the judge below is content."""
 
 
-@pytest.fixture
-def strict_judge(short_runs: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulations in which a fleet of fewer than ENOUGH GPUs falls behind."""
-
-    def judged(self: Bench, fleet: Fleet) -> Verdict:
-        found = judge(self.instance, fleet, requests=80)
-        held = sum(pool.replicas for pool in fleet.pools) >= ENOUGH
-        sure = tuple(replace(one, attainment_low=one.attainment) for one in found.classes)
-        overload = replace(found.overload, overloaded=not held)
-        return self.verdict_of(fleet, replace(found, classes=sure, overload=overload), held=held)
-
-    monkeypatch.setattr(Bench, "_judge", judged)
-
-
 def asked(**limits: Any) -> Problem:
     return problem(space=ONE_SHAPE, workload=workload(28.0), constraints=Constraints(**limits))
 
@@ -169,9 +153,21 @@ def relaxed(plan: Plan) -> dict[str, float]:
     return {row.constraint: row.used for row in plan.binding if row.slack < 0.0}
 
 
-def test_a_budget_below_the_first_fleet_that_holds_is_what_is_in_the_way(strict_judge: None) -> None:
-    """Too little by formula, or enough by formula alone: what is offered is what holds when it is simulated."""
-    plans = [optimize_at(asked(budget=budget)) for budget in (7.99, 11.98)]
+def test_a_budget_below_the_first_fleet_that_holds_is_what_is_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too little by formula, or enough by formula alone: what is offered is what holds when it is simulated.
+
+    In these simulations a fleet of fewer than ENOUGH GPUs falls behind.
+    """
+
+    def judged(self: Bench, fleet: Fleet) -> Verdict:
+        found = judge(self.instance, fleet, requests=80)
+        held = sum(replicas(fleet)) >= ENOUGH
+        sure = tuple(replace(one, attainment_low=one.attainment) for one in found.classes)
+        overload = replace(found.overload, overloaded=not held)
+        return self.verdict_of(fleet, replace(found, classes=sure, overload=overload), held=held)
+
+    monkeypatch.setattr(Bench, "_judge", judged)
+    plans = [optimize(asked(budget=budget)) for budget in (7.99, 11.98)]
     for plan in plans:
         assert plan.pools == []
         assert plan.status in {Status.INFEASIBLE, Status.TIME_LIMIT}
@@ -180,6 +176,6 @@ def test_a_budget_below_the_first_fleet_that_holds_is_what_is_in_the_way(strict_
         nearest = plan.alternatives[0]
         assert (nearest.kind, nearest.simulated) == ("nearest_miss", True)
         assert nearest.cost_usd_per_hour == pytest.approx(ENOUGH * 3.99)
-    mended = optimize_at(asked(budget=min(relaxed(plan)["budget"] for plan in plans)))
+    mended = optimize(asked(budget=min(relaxed(plan)["budget"] for plan in plans)))
     assert mended.simulated
     assert mended.cost_usd_per_hour == pytest.approx(ENOUGH * 3.99)

@@ -42,10 +42,10 @@ def workload(tmp_path: Path) -> Path:
     return path
 
 
-def answered(*arguments: object, code: int = 0, verify: int = 0) -> dict[str, Any]:
-    asked = [*map(str, arguments), "--verify", str(verify), "--json"]
+def answered(*arguments: object) -> dict[str, Any]:
+    asked = [*map(str, arguments), "--verify", "0", "--json"]
     done = CliRunner().invoke(cli, asked, standalone_mode=False)
-    assert (done.exception, done.return_value) == (None, code), done.output
+    assert (done.exception, done.return_value) == (None, 0), done.output
     return json.loads(done.stdout)
 
 
@@ -123,30 +123,14 @@ def program(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "pdplan", *map(str, arguments)]
 
 
-def test_a_sweep_killed_in_the_middle_goes_on_and_gives_the_same_table(workload: Path, tmp_path: Path) -> None:
-    log = tmp_path / "sweep.log"
-    rows = 6
-    question = ("whatif", workload, "--vary", f"rate=5:60:{rows}", "--jobs", 1, "--no-gap")
-    whole, asked = answered(*question), program(*question, "--verify", 0, "--json")
-    with subprocess.Popen([*asked, "--resume", str(log)], stdout=subprocess.DEVNULL, cwd=ROOT) as killed:
-        while killed.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") < 2):
-            time.sleep(0.02)
-        killed.kill()
-    kept = log.read_bytes().count(b"\n") - 1
-    assert 0 < kept < rows
-    again = json.loads(subprocess.run([*asked, "--resume", str(log)], capture_output=True, check=True, cwd=ROOT).stdout)
-    assert again["rows"] == whole["rows"]
-    numbers = [json.loads(line)["number"] for line in log.read_bytes().splitlines()[1:]]
-    assert sorted(numbers) == list(range(rows))
-
-
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
-def test_workers_end_with_their_parent_whatever_ends_it(end: signal.Signals, workload: Path, tmp_path: Path) -> None:
-    log = tmp_path / "sweep.log"
-    asked = program("whatif", workload, "--vary", "rate=1:60:24", "--jobs", 2, "--no-gap", "--verify", 0)
-    with subprocess.Popen(
-        [*asked, "--resume", str(log)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
-    ) as parent:
+def test_workers_end_with_their_parent_and_a_sweep_goes_on_where_it_was(
+    end: signal.Signals, workload: Path, tmp_path: Path
+) -> None:
+    log, rows = tmp_path / "sweep.log", 16
+    question = ("whatif", workload, "--vary", f"rate=1:60:{rows}", "--no-gap")
+    asked = program(*question, "--jobs", 2, "--verify", 0, "--json", "--resume", log)
+    with subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as parent:
         while parent.poll() is None and (not log.exists() or log.read_bytes().count(b"\n") < 2):
             time.sleep(0.02)
         parent.send_signal(end)
@@ -156,6 +140,10 @@ def test_workers_end_with_their_parent_whatever_ends_it(end: signal.Signals, wor
     assert (b"pdplan: error: interrupted\n" in said) == (end is signal.SIGINT)
     assert b"Traceback" not in said
     assert b"resource_tracker" not in said
+    assert 0 < log.read_bytes().count(b"\n") - 1 < rows
+    assert answered(*question, "--jobs", 1, "--resume", log)["rows"] == answered(*question, "--jobs", 1)["rows"]
+    numbers = [json.loads(line)["number"] for line in log.read_bytes().splitlines()[1:]]
+    assert sorted(numbers) == list(range(rows))
 
 
 CLUSTER = """
@@ -195,11 +183,7 @@ def square(task: Task) -> Answer:
 
 
 def squares(
-    count: int,
-    executor: Executor,
-    jobs: int,
-    journal: Journal | None = None,
-    solve: Callable[[Task], Answer] = square,
+    count: int, executor: Executor, jobs: int, journal: Journal, solve: Callable[[Task], Answer] = square
 ) -> list[float]:
     scenarios = tuple(Scenario("", {"x": x}) for x in range(count))
     sweep = Sweep(scenarios, solve, ScenarioEffort.SIMPLE, 0, KEY)

@@ -48,10 +48,10 @@ def tight() -> Problem:
 
 @pytest.fixture
 def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
-    """Replace what simulation says of fleets, and what the whole search finds; returns the fleets looked at."""
+    """Replace what simulation says of fleets, and let the whole search find nothing; returns the fleets looked at."""
     solve = curves.answer
 
-    def instead(judged: Look, own: Answer | None = None) -> list[Fleet]:
+    def instead(judged: Look) -> list[Fleet]:
         fleets: list[Fleet] = []
 
         def look(instance: Instance, fleet: Fleet, *_most: int) -> tuple[float, str]:
@@ -59,8 +59,8 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
             return judged(instance, fleet)
 
         def answered(problem: Problem, effort: ScenarioEffort, *rest: Any, **more: Any) -> Answer:
-            none = nothing("not searched")
-            return own or none if effort is ScenarioEffort.SIMULATED else solve(problem, effort, *rest, **more)
+            searched = effort is not ScenarioEffort.SIMULATED
+            return solve(problem, effort, *rest, **more) if searched else nothing("not searched")
 
         solver.look_at.cache_clear()
         for module in (solver, curves):
@@ -73,10 +73,6 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Judge:
 
 def replicas(fleet: Fleet) -> int:
     return sum(pool.replicas for pool in fleet.pools)
-
-
-def one_replica_misses(_instance: Instance, fleet: Fleet) -> tuple[float, str]:
-    return MISSED if replicas(fleet) == 1 else KEPT
 
 
 def one_replica_until(rate: float) -> Look:
@@ -156,7 +152,7 @@ def swept(
 @pytest.mark.parametrize("effort", [ScenarioEffort.SIMPLE, ScenarioEffort.FULL])
 def test_rows_that_differ_in_prices_share_a_simulation(tight: Problem, judge: Judge, effort: ScenarioEffort) -> None:
     plain = swept(tight, 0, "price.H100=1:4:7", effort=effort)
-    looked = judge(one_replica_misses)
+    looked = judge(one_replica_until(0.0))
     rows = swept(tight, 4, "price.H100=1:4:7", effort=effort)
     keys = [tuple((pool.shape, pool.chunk, pool.replicas) for pool in fleet.pools) for fleet in looked]
     assert len(looked) == len(set(keys)) < len(rows)
