@@ -258,8 +258,9 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
 
 
 def _settings(plan: Plan, problem: Problem, config: EngineConfig, options: Options, vendor: str) -> WorkerSettings:
-    model, split, block = problem.model, config.parallelism, block_tokens(plan.engine, problem.model)
-    tier, has_tier = problem.kv_cache_tier, config.role is not Role.DECODE and vendor != Device.CPU
+    model, split, on_cpu = problem.model, config.parallelism, vendor == Device.CPU
+    block = fact("vendors", vendor, "block_tokens") if on_cpu else block_tokens(plan.engine, model)
+    tier, has_tier = problem.kv_cache_tier, config.role is not Role.DECODE and not on_cpu
     # a checkpoint that the user names and the catalog does not know is taken to be stored in the planned dtype
     stored_dtype = model.native_weight_dtype
     if options.model is not None:

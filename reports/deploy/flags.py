@@ -112,7 +112,7 @@ class Flag:
 def _table(deployment: Deployment) -> list[Flag]:
     """The flags of the engine that is deployed, in the order in which they are written.
 
-    A CPU has precisions and KV blocks of its own, whatever was planned.
+    A CPU has precisions of its own, whatever was planned.
     """
     number = version_numbers(deployment.engine_version)
     own = fact("vendors", Device.CPU, "flags") if deployment.on_cpu else {}
