@@ -210,14 +210,14 @@ FUSED = {"gate_up_proj": ("gate_proj", "up_proj"), "qkv_proj": ("q_proj", "k_pro
 
 def _listed(layers: Mapping[str, Any]) -> Iterator[_Spec]:
     """Modules that are listed one by one, of experts the first alone."""
-    named: dict[str, tuple[Mapping[str, Any], list[str]]] = {}
+    modules: dict[str, tuple[Mapping[str, Any], list[str]]] = {}
     for module, spec in layers.items():
         expert = re.search(r"experts\.(\d+)\.", module)
         if isinstance(spec, Mapping) and (expert is None or int(expert[1]) == 0):
             dtype = _format_of("quant_algo", spec.get("quant_algo"), "algorithms")
             block, _, matrix = module.rpartition(".")
-            named.setdefault(dtype, (spec, []))[1].extend(f"{block}.{name}" for name in FUSED.get(matrix, (matrix,)))
-    for dtype, (spec, names) in named.items():
+            modules.setdefault(dtype, (spec, []))[1].extend(f"{block}.{name}" for name in FUSED.get(matrix, (matrix,)))
+    for dtype, (spec, names) in modules.items():
         yield dtype, spec, names
 
 

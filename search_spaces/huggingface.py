@@ -153,9 +153,9 @@ def _host_tables(fields: ConfigFields) -> int:
 
 def _layers(fields: ConfigFields, hidden: int) -> list[tuple[Attention, FeedForward]]:
     """Token mixer and feed-forward of every layer, first to last; as many as kinds are listed where no number is."""
-    kinds, stated = fields.get("layer_types") or fields.block_types(), fields.optional("num_hidden_layers", low=1)
+    kinds, number = fields.get("layer_types") or fields.block_types(), fields.optional("num_hidden_layers", low=1)
     # Nemotron 3 Ultra lists kinds and has no number
-    layers = len(kinds) if stated is None and isinstance(kinds, list) and kinds else fields.count("num_hidden_layers")
+    layers = len(kinds) if number is None and isinstance(kinds, list) and kinds else fields.count("num_hidden_layers")
     if layers > MOST_LAYERS:
         raise fields.error(f"'num_hidden_layers' is {layers}, but must be at most {MOST_LAYERS}")
     gated = _has_gate(fields)
@@ -597,8 +597,8 @@ def state_space(fields: ConfigFields, hidden: int) -> LinearAttention:
     if heads is None and width is not None:
         heads = fields.count("mamba_expand") * hidden // fields.count("mamba_head_dim")
     if heads is None or fields.flag("first_mamba"):
-        stated = fields.optional("intermediate_size") if fields.flag("no_feed_forward") else None
-        inner = stated or fields.count("mamba_expand") * hidden
+        width = fields.optional("intermediate_size") if fields.flag("no_feed_forward") else None
+        inner = width or fields.count("mamba_expand") * hidden
         is_auto = fields.get("mamba_rank") in (None, "auto")
         rank = -(-hidden // 16) if is_auto else fields.count("mamba_rank")
         return LinearAttention(

@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -119,11 +120,11 @@ def resilience(
         fewer = fleet_left(instance, fleet, engines_left)
         return None if fewer is None else run(fewer)
 
-    def with_judgements(cases: Sequence[Loss], done: float, end: float) -> list[Loss]:
+    def with_judgements(cases: Sequence[Loss], start: float, end: float) -> list[Loss]:
         losses = []
         for number, case in enumerate(cases):
             label = f"{case.of} without {plural(case.number, case.what)}"
-            (progress or silent)(label, done + (end - done) * number / len(cases))
+            (progress or silent)(label, start + (end - start) * number / len(cases))
             roles = {pool.role for pool, remaining in zip(fleet.pools, case.left.values(), strict=True) if remaining}
             serves_none = Role.COLOCATED not in roles and not {Role.PREFILL, Role.DECODE} <= roles
             losses.append(replace(case, judgement=judged(tuple(case.left.values())), serves_none=serves_none))
@@ -132,7 +133,7 @@ def resilience(
     whole = run(fleet)
     losses = with_judgements(list(_replica_losses(instance, fleet, count, needed_engines)), 0.0, 0.5)
     enough = tuple(
-        loss.left[loss.of] if loss.held else needed for loss, needed in zip(losses, needed_engines, strict=True)
+        loss.left[loss.of] if loss.held else engines for loss, engines in zip(losses, needed_engines, strict=True)
     )
     losses += with_judgements(list(_node_losses(instance, fleet, count, enough)), 0.5, 1.0)
     return Resilience(tuple(pool.name for pool in fleet.pools), whole, fleet_cost(instance, fleet), tuple(losses))
@@ -159,25 +160,12 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
     return replace(longer, rate=judgement.rate)
 
 
-def _loss(
-    instance: Instance,
-    fleet: Fleet,
-    lost: Sequence[int],
-    *,
-    what: str,
-    number: int,
-    of: str,
-    everything: bool,
-    spare: float,
-) -> Loss:
-    """A loss of engines of every pool, not judged yet."""
-    names, left = (
-        [pool.name for pool in fleet.pools],
-        [pool.replicas - n for pool, n in zip(fleet.pools, lost, strict=True)],
-    )
-    lost_engines, remaining = (dict(zip(names, counts, strict=True)) for counts in (lost, left))
-    price = fleet_cost(instance, fleet.resized(left))
-    return Loss(what, number, of, lost_engines, remaining, everything, price, None, spare)
+def _loss(instance: Instance, fleet: Fleet, lost_engines: Sequence[int], **about: Any) -> Loss:
+    """A loss of so many engines of every pool, not judged yet; about: its other fields."""
+    lost_by_pool = dict(zip([pool.name for pool in fleet.pools], lost_engines, strict=True))
+    left_by_pool = {pool.name: pool.replicas - lost_by_pool[pool.name] for pool in fleet.pools}
+    price = fleet_cost(instance, fleet.resized(list(left_by_pool.values())))
+    return Loss(lost=lost_by_pool, left=left_by_pool, price=price, judgement=None, **about)
 
 
 def _replica_losses(instance: Instance, fleet: Fleet, count: int, needed_engines: EngineCounts) -> Iterator[Loss]:
@@ -187,10 +175,8 @@ def _replica_losses(instance: Instance, fleet: Fleet, count: int, needed_engines
         more = [*engines[:index], max(needed_engines[index] + count, pool.replicas), *engines[index + 1 :]]
         spare = fleet_cost(instance, fleet.resized(more)) - fleet_cost(instance, fleet)
         number, everything = min(count, pool.replicas), pool.replicas <= count
-        lost = [number * (k == index) for k in range(len(engines))]
-        yield _loss(
-            instance, fleet, lost, what="replica", number=number, of=pool.name, everything=everything, spare=spare
-        )
+        about = {"what": "replica", "number": number, "of": pool.name, "everything": everything, "spare": spare}
+        yield _loss(instance, fleet, [number * (k == index) for k in range(len(engines))], **about)
 
 
 def _node_losses(instance: Instance, fleet: Fleet, count: int, enough: EngineCounts) -> Iterator[Loss]:
@@ -203,8 +189,9 @@ def _node_losses(instance: Instance, fleet: Fleet, count: int, enough: EngineCou
         spare, everything = _node_spare_cost(instance, fleet, offer, count, enough), len(nodes) <= count
         windows = [nodes[start : start + number] for start in range(len(nodes) - number + 1)]
         pools = [[pool for pool, _ in set[tuple[int, int]]().union(*window)] for window in windows]
-        for lost in dict.fromkeys(tuple(np.bincount(pool, minlength=len(fleet.pools)).tolist()) for pool in pools):
-            yield _loss(instance, fleet, lost, what="node", number=number, of=name, everything=everything, spare=spare)
+        about = {"what": "node", "number": number, "of": name, "everything": everything, "spare": spare}
+        for engines in dict.fromkeys(tuple(np.bincount(pool, minlength=len(fleet.pools)).tolist()) for pool in pools):
+            yield _loss(instance, fleet, engines, **about)
 
 
 def nodes_of(instance: Instance, fleet: Fleet) -> dict[int, list[set[tuple[int, int]]]]:

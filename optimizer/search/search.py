@@ -281,8 +281,8 @@ def _cheapest_pairs(search: FleetSearch, problem: Problem, below: float, free: B
         count = _fewest_beside(search, prefill, decode, _most_beside(search, problem, prefill[0], decode, below))
         if count is not None:
             below = min(below, wait(((prefill[0], count), decode), 0) * NO_DEARER)
-        for part in _beyond(search, problem, picks, most, below):
-            wait(*part)
+        for bounds in _beyond(search, problem, picks, most, below):
+            wait(*bounds)
     return cheapest
 
 
