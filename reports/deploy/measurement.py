@@ -36,6 +36,7 @@ from .deployment import (
     PlannedWorkload,
     fact,
     scattering,
+    target_facts,
     told_apart,
     versions_of,
 )
@@ -227,12 +228,12 @@ def watches(deployment: Deployment) -> list[dict[str, Any]]:
     values are bad, None where it has none; minutes: how long they may be; says: what is wrong above the line. Of
     several classes the loosest limits count, for engines do not tell classes apart.
     """
-    target, metrics = deployment.target, fact("metrics")
+    target, facts = deployment.target, deployment.engine_facts
     loosest = [max(slo.limit(metric) for slo in deployment.classes) for metric in (Metric.TTFT, Metric.TPOT)]
     ttft, tpot = (None if math.isinf(limit) else limit for limit in loosest)
     share = min(slo.attainment for slo in deployment.classes)
-    passed_over = fact("router_metrics").get("haproxy" if deployment.parted else target.name, "")
-
+    router = fact("gateway") if deployment.parted else {} if target.pods else facts["router"]
+    passed_over = router.get("down", "")
     speculations = [pool.config.speculation for pool in deployment.token_pools]
 
     def series(pools: Sequence[DeployedPool] = ()) -> str:
@@ -242,8 +243,8 @@ def watches(deployment: Deployment) -> list[dict[str, Any]]:
     rows = objects(
         "monitoring/watches.yaml",
         fleet=deployment,
-        engine=metrics.get(deployment.engine, {}),
-        front=metrics[target.name] if target.workers else {},
+        engine=facts.get("metrics", {}),
+        front=target_facts(target.name).get("metrics", {}),
         series=series,
         quantile=lambda name, where: (
             f"histogram_quantile({share:g}, sum by (le) (rate({name}_bucket{where}[{WINDOW}])))"
@@ -321,12 +322,12 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
         copies=any(pool.settings.redundant for pool in deployment.pools),
         drafting=drafting,
         acceptance=", ".join(percentage(share) for share in (speculation.acceptance if speculation else ())),
-        series=fact("metrics").get(deployment.engine, {}),
+        series=deployment.engine_facts.get("metrics", {}),
         hit=deployment.demand.prefix_hit_share,
         percentage=percentage,
         router=router,
         planned_router=planned if any(pool.replicas > 1 for pool in deployment.prompt_pools) else router,
-        connector=connector(deployment) if apart and deployment.engine == "vllm" else "NIXL",
+        connector=connector(deployment) if apart else "",
         ucx=kubernetes.vendor_fact(first_pool, "ucx") if deployment.target.pods else "",
     )
     return [(setting, text, why) for setting, text, why in rows]
@@ -348,7 +349,7 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
         chosen_by=hosts.chosen_by(deployment) if deployment.behind_gateway else "",
         hosts=[host.name for host in hosts.hosts_of(instances)],
         routers=[host.name for host in hosts.router_hosts(instances)],
-        router="" if deployment.behind_gateway else fact("router").get(deployment.engine, ""),
+        router="" if deployment.behind_gateway else deployment.engine_facts["router"].get("package", ""),
         helm=Raw(kubernetes.router_command(deployment)) if kubernetes.PICKER_FILE in files else "",
         header=hosts.HEADER,
         labels=[slo.label for slo in deployment.classes] if hosts.class_names(deployment) else [],
