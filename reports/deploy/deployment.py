@@ -53,12 +53,6 @@ def checked_version(target: str, version: str | None, *, unchecked: bool = False
     raise InputError(f"{target_of(target).title} {shown(version)} is not known; known: {', '.join(versions)}{way}")
 
 
-def scattering(target: str, *, apart: bool) -> str:
-    """Why the target's router keeps no prefixes together, empty if it does; apart: in prefill pools, else colocated."""
-    routers = {} if target_of(target).pods else fact("engines", target, "router")
-    return str(routers.get("scatters", {}).get("apart" if apart else "together", ""))
-
-
 def engine_version(target: str, version: str, engine: str) -> str | None:
     """Version of the serving engine that a version of a target runs; None if it runs another engine.
 
@@ -416,6 +410,12 @@ class Deployment:
         """Whether a router that balances so sends prompts where their prefix is."""
         as_evaluated = self.demand.sessions is None or balancing is Balancing.LEAST_TOKENS
         return self.demand.prefix_hit_share > 0.0 and as_evaluated
+
+    @property
+    def scatters(self) -> str:
+        """Why the router keeps no prefixes together, between prefill and decode pools or else; empty if it does."""
+        reasons: dict[str, str] = {} if self.target.pods else self.engine_facts["router"]["scatters"]
+        return reasons.get("apart" if self.disaggregated else "together", "")
 
     @property
     def router(self) -> Balancing:

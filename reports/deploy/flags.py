@@ -76,8 +76,7 @@ class Flag:
     degrees of parallelism that share the setting, of which an engine is told the part of one; times: the degree by
     which an engine counts more than the plan; more: what it counts beside; value: what it always has to be where no
     setting decides; experts: whether it is for models with experts alone; since, before: first version of the engine
-    that takes it, and first that does not, or need not be told; dynamo: the flag in which Dynamo takes an option of
-    TensorRT-LLM, which takes the others as JSON.
+    that takes it, and first that does not, or need not be told.
     """
 
     name: str
@@ -90,7 +89,6 @@ class Flag:
     experts: bool = False
     since: str = ""
     before: str = ""
-    dynamo: str = ""
 
     def told(self, pool: DeployedPool, value: Any) -> Any:
         """A setting as the engine counts it; InputError where those that share it would not get equal parts."""
@@ -286,20 +284,15 @@ def engine_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
     return _worker_flags(deployment, stated) if deployment.target.workers else stated
 
 
-TWICE: Final = {"--kv-block-size": "tokens_per_block", "--free-gpu-memory-fraction": "free_gpu_memory_fraction"}
-"""What dynamo.trtllm wants to know of the KV cache beside the JSON."""
-
-
 def _worker_flags(deployment: Deployment, options: dict[str, Any]) -> Flags:
     """The options of TensorRT-LLM as dynamo.trtllm takes them: flags where it has some, and JSON for the rest."""
-    cache = options["kv_cache_config"]
     del options["scheduler_config"]  # dynamo.trtllm states the same, as an object that no JSON can be laid over
     flags: Flags = {"--model": deployment.weights, "--served-model-name": deployment.weights}
-    flags |= {row.dynamo: options.pop(row.name) for row in _table(deployment) if row.dynamo and row.name in options}
-    flags |= {flag: cache[name] for flag, name in TWICE.items()}
-    if options.pop("enable_attention_dp"):
-        flags["--enable-attention-dp"] = True
-    return flags | {"--override-engine-args": json.dumps(options, separators=(",", ":"))}
+    for flag, name in deployment.engine_facts["worker_flags"].items():
+        section, _, option = name.rpartition(".")
+        flags[flag] = options[section][option] if section else options.pop(option, None)
+    flags["--override-engine-args"] = json.dumps(options, separators=(",", ":"))
+    return {flag: value for flag, value in flags.items() if value}
 
 
 def graph_tokens(seqs: int, verified: int = 1) -> int:

@@ -35,7 +35,6 @@ from .deployment import (
     LabelledSlo,
     PlannedWorkload,
     fact,
-    scattering,
     target_facts,
     told_apart,
     versions_of,
@@ -305,12 +304,11 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
         first, *rest = dict.fromkeys(texts.values())
         return ", ".join(f"{pool}: {text}" for pool, text in texts.items()) if rest else first
 
-    target, apart, first_pool = deployment.options.target, deployment.disaggregated, deployment.pools[0]
+    first_pool = deployment.pools[0]
     drafting = next((pool for pool in deployment.pools if pool.settings.draft), first_pool)
     speculation = drafting.config.speculation
-    scatters = deployment.behind_gateway or scattering(target, apart=apart)
     routers = (
-        (deployment.router, deployment.routes_by_prefix and not scatters),
+        (deployment.router, deployment.routes_by_prefix and not (deployment.behind_gateway or deployment.scatters)),
         (deployment.balancing, deployment.by_prefix(deployment.balancing)),
     )
     router, planned = ("the prompt's prefix, then " * by_prefix + balancing.value for balancing, by_prefix in routers)
@@ -327,7 +325,7 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
         percentage=percentage,
         router=router,
         planned_router=planned if any(pool.replicas > 1 for pool in deployment.prompt_pools) else router,
-        connector=connector(deployment) if apart else "",
+        connector=connector(deployment) if deployment.disaggregated else "",
         ucx=kubernetes.vendor_fact(first_pool, "ucx") if deployment.target.pods else "",
     )
     return [(setting, text, why) for setting, text, why in rows]
@@ -369,7 +367,7 @@ def scattered_words(deployment: Deployment) -> str:
     many = sum(pool.replicas for pool in deployment.prompt_pools) > 1
     if deployment.demand.prefix_hit_share == 0.0 or deployment.behind_gateway or not many:
         return ""
-    why = scattering(deployment.options.target, apart=deployment.disaggregated)
+    why = deployment.scatters
     if not deployment.routes_by_prefix:  # a plan of sessions
         why = why or "a least-requests router is not told to keep a session where it was"
     subject = "Turns of a session" if deployment.demand.sessions else "Prompts with a common prefix"
