@@ -414,7 +414,7 @@ class Deployment:
     @property
     def scatters(self) -> str:
         """Why the router keeps no prefixes together, between prefill and decode pools or else; empty if it does."""
-        reasons: dict[str, str] = {} if self.target.pods else self.engine_facts["router"]["scatters"]
+        reasons: dict[str, str] = {} if self.target.pods else self.engine_facts["router"].get("scatters", {})
         return reasons.get("apart" if self.disaggregated else "together", "")
 
     @property

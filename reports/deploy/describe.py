@@ -444,5 +444,5 @@ def _own_context(scaling: ContextScaling, deployment: Deployment, config: Mappin
     if own_file and overrides:
         return scaling.length if scaling.multiplies else scaling.stated
     family = config.get(scaling.section or "", config).get("model_type")
-    able = not overrides and family not in deployment.engine_facts["passes_over_yarn"]
+    able = not overrides and family not in deployment.engine_facts.get("passes_over_yarn", ())
     return scaling.stated if able or scaling.length > scaling.stated else scaling.trained

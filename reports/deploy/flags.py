@@ -312,11 +312,13 @@ def graph_tokens(seqs: int, verified: int = 1) -> int:
 def node_flags(
     deployment: Deployment, pool: DeployedPool, port: Callable[[str], int], *, head: str, rank: object, first: object
 ) -> Flags:
-    """What an engine of several nodes is told on each: how many they are, where the first is, and which one it is.
+    """What an engine of several nodes is told on each: how many they are, where the first is, which one it is.
 
     port: its ports by what they are for; head: address of the first; rank: number of the node; first: data rank that
     comes first on it.
     """
+    if pool.nodes == 1:
+        return {}
     facts = deployment.engine_facts
     texts = facts.get("rank_nodes" if pool.settings.data > 1 else "nodes", facts["nodes"])
     values = {"nodes": pool.nodes, "ranks": node_ranks(pool), "head": head, "rank": rank, "first": first}

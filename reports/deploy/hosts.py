@@ -26,7 +26,7 @@ from optimizer.plans.plan import Route
 from search_spaces.problem import target_of
 
 from .deployment import DeployedPool, Deployment, Device, fact
-from .flags import Flags, engine_flags, node_flags, node_ranks, plain_words
+from .flags import engine_flags, node_flags, node_ranks, plain_words
 from .formats import Raw, manifest, manifest_of, render
 
 # --- the gateway ------------------------------------------------------------------------------------------------------
@@ -347,9 +347,9 @@ def host_files(deployment: Deployment) -> dict[str, str]:
     if has_addresses or deployment.behind_gateway:
         files["hosts.env"] = render("plain/hosts.env", hosts=hosts)
     for engine in engines:
-        flags, address = engine_flags(deployment, engine.pool), _address(deployment, engine)
         if "file" in facts:
-            options = flags if "address" in facts["words"] else flags | address
+            address = {} if "address" in facts["words"] else _address(deployment, engine)
+            options = engine_flags(deployment, engine.pool) | address
             options = {name.removeprefix("--"): value for name, value in options.items()}
             files[f"workers/{engine.name}.yaml"] = manifest(facts["file"], options)
         for rank, host in enumerate(engine.hosts):
@@ -362,7 +362,7 @@ def host_files(deployment: Deployment) -> dict[str, str]:
                 nodes=len(engine.hosts),
                 needs_addresses=has_addresses,
                 env=[(Raw(name), value) for name, value in env],
-                words=[*facts["program"], *_command(deployment, engine, rank, flags)],
+                words=[*facts["program"], *_command(deployment, engine, rank, '"$here"')],
             )
     if deployment.on_cpu or not has_addresses:
         return files
@@ -389,17 +389,17 @@ def _address(deployment: Deployment, engine: HostedReplica) -> dict[str, Any]:
     return {"--host": ANYWHERE, "--port": fact("ports", "http") if alone else engine.port("worker")}
 
 
-def _command(deployment: Deployment, engine: HostedReplica, rank: int, flags: Flags) -> list[str]:
-    """The command line of an engine, after its program, on its host of that number."""
-    pool, facts, here = engine.pool, deployment.engine_facts, Raw(f'"$here"/{engine.name}.yaml')
-    is_found = pool.role is Role.PREFILL and "handover" in facts
+def _command(deployment: Deployment, engine: HostedReplica, rank: int, folder: str) -> list[str]:
+    """The command line of an engine, after its program, on its host of that number; folder: that of its options."""
+    pool, facts, head = engine.pool, deployment.engine_facts, engine.hosts[0].address
+    nodes = node_flags(deployment, pool, engine.port, head=head, rank=rank, first=rank * node_ranks(pool))
     words = {
-        "flags": plain_words(flags),
-        "file": ["--config", here],
+        "flags": plain_words(engine_flags(deployment, pool)),
+        "file": ["--config", Raw(f"{folder}/{engine.name}.yaml")],
         "address": plain_words(_address(deployment, engine)),
         "weights": [deployment.weights],
-        "handover": [facts["handover"], str(engine.port("bootstrap"))] if is_found else [],
-        "nodes": _node_words(deployment, engine, rank),
+        "handover": [facts.get("handover", ""), str(engine.port("bootstrap"))] if pool.role is Role.PREFILL else [],
+        "nodes": [Raw(f'"{word}"') if head in word else word for word in plain_words(nodes)],
     }
     return [word for name in facts["words"] for word in words[name]]
 
@@ -417,15 +417,6 @@ def _env(deployment: Deployment, engine: HostedReplica, host: Host) -> list[tupl
     return env + deployment.engine_env(engine.pool)
 
 
-def _node_words(deployment: Deployment, engine: HostedReplica, rank: int) -> list[str]:
-    """What an engine of several hosts is told on each: its place, and where the first is."""
-    if len(engine.hosts) == 1:
-        return []
-    head, first = engine.hosts[0].address, rank * node_ranks(engine.pool)
-    flags = node_flags(deployment, engine.pool, engine.port, head=head, rank=rank, first=first)
-    return [Raw(f'"{word}"') if head in word else word for word in plain_words(flags)]
-
-
 def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Host) -> str:
     """The containers of a host, where quotes around a variable are no shell's."""
 
@@ -436,13 +427,12 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
         pool, rank = engine.pool, engine.hosts.index(host)
         env = [_visible(engine)] if pool.vendor == "amd" else []
         env += [("NVIDIA_IMEX_CHANNELS", "0")] if pool.nvlink else []  # the container's door to other nodes
-        words = ["--config", f"/workers/{engine.name}.yaml", *map(unquoted, _node_words(deployment, engine, rank))]
         return {
             "engine": engine,
             "rank": rank,
             "image": deployment.engine_image(pool.vendor).replace("$", "$$"),  # else docker compose fills in variables
             "env": {name: unquoted(value) for name, value in [*env, *_env(deployment, engine, host)]},
-            "command": words,
+            "command": [unquoted(word) for word in _command(deployment, engine, rank, "/workers")],
         }
 
     router = deployment.engine_facts["router"]

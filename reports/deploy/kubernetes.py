@@ -222,15 +222,13 @@ def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
     port = int(fact("ports", "behind_proxy" if has_proxy else "http"))
     serve = deployment.engine_facts["program"]
     words = [pod_text(word) for word in plain_words(engine_flags(deployment, pool))[1:]]  # the model without its flag
-    if pool.nodes > 1:  # the controller gives every container of a group the address of the first and its own place
-        rank, start = (0, 0) if serves else ("$(LWS_WORKER_INDEX)", f"$((LWS_WORKER_INDEX * {node_ranks(pool)}))")
-        place = node_flags(
-            deployment, pool, partial(fact, "ports"), head="$(LWS_LEADER_ADDRESS)", rank=rank, first=start
-        )
-        if not serves and start in place.values():  # a product, which only a shell computes
-            name = next(name for name, value in place.items() if value == start)
-            serve = ["sh", "-c", pod_text(f'exec {" ".join(serve)} "$@" {name} {place.pop(name)}'), serve[0]]
-        words += plain_words(place)
+    # the controller gives every container of a group the address of the first and its own place
+    head, ports = "$(LWS_LEADER_ADDRESS)", partial(fact, "ports")
+    rank, start = (0, 0) if serves else ("$(LWS_WORKER_INDEX)", f"$((LWS_WORKER_INDEX * {node_ranks(pool)}))")
+    place = node_flags(deployment, pool, ports, head=head, rank=rank, first=start)
+    for name in [name for name, value in place.items() if value == start]:  # a product, which only a shell computes
+        serve = ["sh", "-c", pod_text(f'exec {" ".join(serve)} "$@" {name} {place.pop(name)}'), serve[0]]
+    words += plain_words(place)
     words += ["--host", "0.0.0.0", "--port", str(port)] if serves else []  # noqa: S104
     return fleet_objects(
         "llmd/pod.yaml",
