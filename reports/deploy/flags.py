@@ -1,7 +1,7 @@
 """The settings of a pool as flags of vLLM and SGLang or options of TensorRT-LLM, by a table for each.
 
 The tables stand in data/targets.yaml, and say which settings an engine counts its own way: of one data rank, of one of
-the steps that are in flight, or for all ranks of a stage. `_counted` has all that any table asks for.
+the steps that are in flight, or for all ranks of a stage. `_setting_values` has all that any table asks for.
 """
 
 from __future__ import annotations
@@ -126,12 +126,12 @@ def takes_overrides(engine: str) -> bool:
     return any(row.get("setting") == "config_overrides" for row in fact("engines", engine, "flags").values())
 
 
-def _stated(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
+def _engine_values(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
     """What an engine is told by name, in the table's order; fields of one object are together."""
-    counted = _counted(deployment, pool)
+    settings = _setting_values(deployment, pool)
     values: dict[str, Any] = {}
     for flag in _table(deployment):
-        value = counted[flag.setting] if flag.setting else flag.value
+        value = settings[flag.setting] if flag.setting else flag.value
         value = value() if callable(value) else value
         is_told = (value or value is False) and (deployment.model.is_moe or not flag.experts)
         engine_value = flag.told(pool, value) if is_told else None
@@ -141,7 +141,7 @@ def _stated(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
     return values
 
 
-def _counted(deployment: Deployment, pool: DeployedPool) -> Counted:
+def _setting_values(deployment: Deployment, pool: DeployedPool) -> Counted:
     """What engines may be told of a pool; each is told what its table has."""
     settings, layers, name = pool.settings, deployment.model.layers, deployment.model.name
     hands_over, has_graphs = pool.role is not Role.COLOCATED, pool.role is not Role.PREFILL
@@ -202,9 +202,9 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
     }
 
 
-def _checked(deployment: Deployment, pool: DeployedPool, stated: Mapping[str, Any]) -> Flags:
+def _legal_flags(deployment: Deployment, pool: DeployedPool, values: Mapping[str, Any]) -> Flags:
     """A switch that is off has a name of its own, and objects are JSON; InputError for what this version refuses."""
-    texts = {name: one_line(value) if isinstance(value, dict) else value for name, value in stated.items()}
+    texts = {name: one_line(value) if isinstance(value, dict) else value for name, value in values.items()}
     flags = {  # vLLM 0.33 lists --disable-prefix-caching in its help, and takes --no-enable-prefix-caching as all do
         name.replace("--", "--no-", 1) if value is False else name: value is False or value
         for name, value in texts.items()
@@ -217,28 +217,28 @@ def _checked(deployment: Deployment, pool: DeployedPool, stated: Mapping[str, An
     return flags
 
 
-def _check(deployment: Deployment, pool: DeployedPool) -> None:
-    """Refuse what an engine cannot be told of a pool."""
+def _check_pool(deployment: Deployment, pool: DeployedPool) -> None:
+    """InputError for what an engine cannot be told of a pool."""
     settings, dtype, support = pool.settings, pool.config.weight_dtype, SUPPORT[deployment.engine]
     facts, title = deployment.engine_facts, target_of(deployment.engine).title
-    copied = facts.get("balances", [dtype]) if support.expert_copies else []
+    dtypes = facts.get("balances", [dtype]) if support.expert_copies else []
     room = kv_capacity_bytes(deployment.model, pool.config) if facts.get("host_cache_beyond_gpu") else 0.0
 
-    def others(ability: str) -> str:
+    def engines_with(ability: str) -> str:
         able = [name for name, other in SUPPORT.items() if getattr(other, ability) and name != deployment.engine]
         return f"engine: {' or '.join(able)}"
 
     if settings.data > 1 and settings.tensor > 1 and not support.data_parallel_parts:
         raise InputError(
             f"pool {pool.id}: {title} runs attention data-parallel over all ranks or none, not TP {settings.tensor} x "
-            f"DP {settings.data}; plan again with {others('data_parallel_parts')} in the workload"
+            f"DP {settings.data}; plan again with {engines_with('data_parallel_parts')} in the workload"
         )
-    if settings.redundant and dtype not in copied:
-        sure = f"{title} is sure to load in {' and '.join(copied)} only, not in {dtype}"
+    if settings.redundant and dtype not in dtypes:
+        reason = f"{title} is sure to load in {' and '.join(dtypes)} only, not in {dtype}"
         raise InputError(
             f"pool {pool.id}: EP {settings.expert} needs redundant experts ({settings.redundant}), which "
-            f"{sure if copied else f'the files for {title} cannot ask for'}; plan again with an EP that divides the "
-            f"experts, or {others('expert_copies')}"
+            f"{reason if dtypes else f'the files for {title} cannot ask for'}; plan again with an EP that divides the "
+            f"experts, or {engines_with('expert_copies')}"
         )
     if 0.0 < settings.host_cache * GIGA <= room:
         raise UndeployableError(
@@ -277,11 +277,11 @@ def engine_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
 
     They are in the order of the settings table.
     """
-    _check(deployment, pool)
-    stated = _stated(deployment, pool)
-    if all(name.startswith("--") for name in stated):
-        return _checked(deployment, pool, stated)
-    return _worker_flags(deployment, stated) if deployment.target.workers else stated
+    _check_pool(deployment, pool)
+    values = _engine_values(deployment, pool)
+    if all(name.startswith("--") for name in values):
+        return _legal_flags(deployment, pool, values)
+    return _worker_flags(deployment, values) if deployment.target.workers else values
 
 
 def _worker_flags(deployment: Deployment, options: dict[str, Any]) -> Flags:
