@@ -7,7 +7,9 @@ targets and of curves are here too, as the command line needs them without slow 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from costmodel.metric import METRICS, Metric
@@ -177,8 +179,10 @@ MAX_CELLS: Final = 12_000_000
 """The same x buckets x classes: each of these is priced."""
 
 
-TARGET_NAMES: Final = ("vllm", "dynamo", "llm-d", "sglang", "trtllm")
-"""Names of targets, in the order in which they are listed; `targets.yaml` says what each can do."""
+TARGET_NAMES: Final = tuple(
+    re.findall(r"^- name: (\S+)", Path(__file__).with_name("targets.yaml").read_text("utf-8"), re.MULTILINE)
+)
+"""Names of targets, in the order of `targets.yaml`: read from there without a YAML parser, whose import is felt."""
 TARGET_SPELLINGS: Final = {"llmd": "llm-d"}
 """Other ways to write a target's name, as users and older plans do."""
 ROUTERS: Final = ("least-tokens", "least-requests")

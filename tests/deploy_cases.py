@@ -26,9 +26,9 @@ from reports.deploy.describe import describe
 from reports.deploy.files import deployment_files
 from search_spaces.enumeration import degree_refusals, memory_refused
 from search_spaces.models import load_model
-from search_spaces.problem import length_routers
+from search_spaces.problem import TARGETS, length_routers
 
-ENGINES = {"vllm": "vllm", "dynamo": "vllm", "llm-d": "vllm", "sglang": "sglang", "trtllm": "trtllm"}
+ENGINES = {target.name: target.engines[0] for target in TARGETS}
 """The engine that each target is tried with."""
 TEMPLATE = json.loads((Path(__file__).parent / "plans" / "disaggregated.json").read_text("utf-8"))
 

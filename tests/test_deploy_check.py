@@ -18,7 +18,8 @@ from costmodel.errors import InputError
 from pdplan.exits import ExitCode
 from reports.answers.plan import plan_page
 from reports.answers.plan_details import deploy_sentence, what_runs
-from reports.deploy.files import RECORD, WRITERS, deployment_files, differences, recorded_options
+from reports.deploy.files import RECORD, deployment_files, differences, recorded_options
+from search_spaces.bounds import TARGET_NAMES
 from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of
 from tests.golden_files import assert_golden
 from tests.running import within
@@ -53,7 +54,7 @@ def _more_below(line: str) -> list[str]:
     return [f"{' ' * deeper}unheardOf: 1" for deeper in (depth, depth + 2)]
 
 
-@pytest.mark.parametrize("target", WRITERS)
+@pytest.mark.parametrize("target", TARGET_NAMES)
 def test_a_change_of_one_place_is_told(target: str) -> None:
     tried = 0
     for path, whole in example(target)[1].items():
@@ -72,7 +73,7 @@ def test_labels_hide_no_other_change() -> None:
         assert differences({"a.yaml": whole}, {"a.yaml": text.replace("metadata:\n", LABELED, 1)}), text
 
 
-@pytest.mark.parametrize("target", WRITERS)
+@pytest.mark.parametrize("target", TARGET_NAMES)
 def test_comments_and_addresses_are_no_difference(target: str) -> None:
     planned = example(target)[1]
     other = {

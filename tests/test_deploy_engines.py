@@ -25,7 +25,7 @@ from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.plans.plan import Plan, Pool
 from optimizer.verification.judge import simulated_fleet
 from reports.deploy.deployment import Deployment, legal_flag
-from reports.deploy.files import WRITERS, deployment_files, refuse_undeployable
+from reports.deploy.files import deployment_files, refuse_undeployable, start_files
 from reports.deploy.hosts import place
 from tests.deploy_cases import (
     ALIKE,
@@ -87,7 +87,7 @@ def written(plan: Plan, target: str, version: str | None = None) -> dict[str, st
     """The files of a plan: they start what was planned."""
     deployment = deployment_of(plan, target, version)
     refuse_undeployable(plan, deployment)
-    files = WRITERS[target](deployment)
+    files = start_files(deployment)
     count: Counter[str] = Counter()
     pools = {pool.id: pool for pool in plan.pools}
     lengths = {pool.id: pool.settings.max_model_len for pool in deployment.pools}

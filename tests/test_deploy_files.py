@@ -25,7 +25,7 @@ from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB
 from optimizer.plans.plan import Plan
 from reports.deploy.deployment import Options
-from reports.deploy.files import MARKER, RECORD, WRITERS, deployment_files, recorded_options, refusal, write_deployment
+from reports.deploy.files import MARKER, RECORD, deployment_files, recorded_options, refusal, write_deployment
 from reports.deploy.formats import shell_text
 from search_spaces.bounds import TARGET_NAMES
 from search_spaces.files import shipped_table
@@ -75,7 +75,7 @@ def refused(target: str, text: str, label: str, image: str) -> bool:
     return "-" in (text[0], label[0], image[0]) or place or (pods and not LABEL.fullmatch(label))
 
 
-@pytest.mark.parametrize("target", WRITERS)
+@pytest.mark.parametrize("target", TARGET_NAMES)
 @settings(max_examples=6)
 @given(text=STRINGS, label=STRINGS | st.just("MY-H100"), image=STRINGS)
 def test_no_string_is_code(target: str, text: str, label: str, image: str) -> None:
@@ -138,7 +138,7 @@ def test_golden_refusals_of_options() -> None:
     assert_golden("deploy/options.txt", text)
 
 
-@pytest.mark.parametrize("target", WRITERS)
+@pytest.mark.parametrize("target", TARGET_NAMES)
 def test_files_are_written_whole_and_the_same_again(target: str, tmp_path: Path) -> None:
     plan, asked = plan_of(ask=Ask(engine=ENGINES[target])), options(target)
     written = write_deployment(plan, asked, tmp_path / "one")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,12 @@ from pdplan.cli import run
 from reports.deploy.deployment import default_options, fact
 from reports.deploy.files import target_files
 from search_spaces.bounds import TARGET_NAMES
+from search_spaces.engines import ENGINES
 from search_spaces.loader import load_problem
 from search_spaces.problem import TARGETS, Balancing, Pools, target_of
 from tests.running import tiny
 
+ROOT = Path(__file__).parents[1]
 TWO_CLASSES = [
     {"name": "near", "share": 0.5, "ttft": "1s", "tpot": "50ms"},
     {"name": "far", "share": 0.5, "ttft": "9s", "tpot": "200ms"},
@@ -29,11 +33,22 @@ TWO_CLASSES = [
 
 
 def test_what_the_search_knows_of_targets_is_what_the_files_know() -> None:
-    assert TARGET_NAMES == tuple(target.name for target in TARGETS) == tuple(fact("targets"))
-    for one in TARGETS:
-        assert one.engines == tuple(fact("targets", one.name, "engines"))
+    assert tuple(target.name for target in TARGETS) == TARGET_NAMES
+    assert set(ENGINES) == set(fact("engines")) <= set(TARGET_NAMES)
+    for name, entry in fact("targets").items():
+        assert set(target_of(name).engines) == set(entry.get("engines", target_of(name).engines))
     connectors = fact("targets", "dynamo", "connectors")
     assert ("NixlPushConnector" in connectors) is ("vllm" in target_of("dynamo").stage_by_stage)
+
+
+@pytest.mark.parametrize("path", [*(ROOT / "reports" / "deploy").glob("*.py"), *(ROOT / "templates").rglob("*.j2")])
+def test_nothing_asks_for_an_engine_or_a_target_by_name(path: Path) -> None:
+    """What sets one apart is data of its entry in targets.yaml."""
+    text = path.read_text("utf-8")
+    quoted = set(re.findall(r"""["']([^"'\\s]+)["']""", text))
+    if path.suffix == ".py":
+        quoted = {node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
+    assert not quoted & {*ENGINES, *TARGET_NAMES}
 
 
 class TestStated:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -34,7 +35,7 @@ def versions_of(target: str) -> tuple[str, ...]:
     >>> versions_of("vllm")[0], versions_of("vllm")[-1]
     ('0.20.0', '0.33.0')
     """
-    return tuple(_target(target)["versions"])
+    return tuple(target_facts(target).get("versions") or fact("engines", target_of(target).engines[0], "versions"))
 
 
 def checked_version(target: str, version: str | None, *, unchecked: bool = False) -> str:
@@ -52,19 +53,14 @@ def checked_version(target: str, version: str | None, *, unchecked: bool = False
     raise InputError(f"{target_of(target).title} {shown(version)} is not known; known: {', '.join(versions)}{way}")
 
 
-def scattering(target: str, *, apart: bool) -> str:
-    """Why the target's router keeps no prefixes together, empty if it does; apart: in prefill pools, else colocated."""
-    return str(fact("scatters").get(target, {}).get("apart" if apart else "together", ""))
-
-
 def engine_version(target: str, version: str, engine: str) -> str | None:
     """Version of the serving engine that a version of a target runs; None if it runs another engine.
 
     >>> engine_version("vllm", "0.22.0", "vllm"), engine_version("dynamo", "1.6.1", "vllm")
     ('0.22.0', '0.31.0')
     """
-    template: str | None = _target(target)["engines"].get(engine)
-    return None if template is None else template.format(version=version)
+    pins: dict[str, str] = target_facts(target).get("engines", {})
+    return pins.get(engine, version) if engine in target_of(target).engines else None
 
 
 def legal_flag(engine: str, version: str, name: str) -> Any:
@@ -77,8 +73,9 @@ def legal_flag(engine: str, version: str, name: str) -> Any:
     """
     flags = _data("flags.json")[engine]["flags"]
     entry = flags["names"].get(name)
-    if entry is None and engine == "vllm" and name.startswith("--no-"):
-        positive = name.replace("--no-", "--", 1)
+    negation = fact("engines", engine).get("negation")
+    if entry is None and negation and name.startswith(negation):
+        positive = name.replace(negation, "--", 1)
         return SWITCH if legal_flag(engine, version, positive) == SWITCH else None
     if not isinstance(entry, dict):
         return entry
@@ -89,10 +86,10 @@ def legal_flag(engine: str, version: str, name: str) -> Any:
     return kinds[0] if all(kind == kinds[0] for kind in kinds) else None
 
 
-def connectors_of(version: str) -> set[str]:
-    """The connectors that one version of vLLM has."""
-    connectors: dict[str, list[str]] = _data("flags.json")["vllm"]["connectors"]
-    return set.intersection(*(set(connectors[dump]) for dump in _around(connectors, version)))
+def connectors_of(engine: str, version: str) -> set[str]:
+    """The connectors that a version of an engine has; none of one that names none."""
+    connectors: dict[str, list[str]] = _data("flags.json").get(engine, {}).get("connectors", {})
+    return set.intersection(*(set(connectors[dump]) for dump in _around(connectors, version))) if connectors else set()
 
 
 def _around(dumps: Iterable[str], version: str) -> list[str]:
@@ -120,7 +117,7 @@ def version_numbers(version: str) -> tuple[int, ...]:
 def fact(*path: str) -> Any:
     """An entry of targets.yaml.
 
-    >>> fact("router", "vllm")
+    >>> fact("engines", "vllm", "router", "package")
     'vllm-router==0.1.17'
     """
     entry: Any = _data("targets.yaml")
@@ -129,8 +126,9 @@ def fact(*path: str) -> Any:
     return entry
 
 
-def _target(name: str) -> dict[str, Any]:
-    return dict(fact("targets", target_of(name).name))
+def target_facts(name: str) -> dict[str, Any]:
+    """What targets.yaml says of a target beside its engines; nothing of an engine's own."""
+    return dict(fact("targets").get(target_of(name).name, {}))
 
 
 @cache
@@ -371,6 +369,16 @@ class Deployment:
         """What the files are for."""
         return target_of(self.options.target)
 
+    @property
+    def engine_facts(self) -> Mapping[str, Any]:
+        """What targets.yaml says of the engine."""
+        return dict(fact("engines", self.engine))
+
+    @property
+    def has_router(self) -> bool:
+        """Whether the engine comes with a router of its own, also for colocated engines, and finds hosts by address."""
+        return "package" in self.engine_facts["router"]
+
     def of_role(self, role: Role) -> tuple[DeployedPool, ...]:
         """The pools of one role."""
         return tuple(pool for pool in self.pools if pool.role is role)
@@ -402,6 +410,12 @@ class Deployment:
         """Whether a router that balances so sends prompts where their prefix is."""
         as_evaluated = self.demand.sessions is None or balancing is Balancing.LEAST_TOKENS
         return self.demand.prefix_hit_share > 0.0 and as_evaluated
+
+    @property
+    def scatters(self) -> str:
+        """Why the router keeps no prefixes together, between prefill and decode pools or else; empty if it does."""
+        reasons: dict[str, str] = {} if self.target.pods else self.engine_facts["router"].get("scatters", {})
+        return reasons.get("apart" if self.disaggregated else "together", "")
 
     @property
     def router(self) -> Balancing:
@@ -445,7 +459,7 @@ class Deployment:
     @property
     def behind_gateway(self) -> bool:
         """Whether HAProxy stands before colocated engines: it tells pools apart, and trtllm-serve has no router."""
-        routed = self.target.pods or self.disaggregated or self.engine in fact("router")
+        routed = self.target.pods or self.disaggregated or self.has_router
         return self.parted or (not routed and sum(pool.replicas for pool in self.pools) > 1)
 
     @property
@@ -455,7 +469,8 @@ class Deployment:
 
     def image(self, component: str, vendor: str = "nvidia") -> str:
         """Container image of an engine or another part of the target, for the GPUs of a vendor."""
-        return str(_target(self.target.name)["images"][component][vendor]).format(version=self.options.version)
+        images = {self.engine: self.engine_facts["images"]} | target_facts(self.target.name).get("images", {})
+        return str(images[component][vendor]).format(version=self.options.version)
 
     def engine_image(self, vendor: str = "nvidia") -> str:
         """Container image of the engines on GPUs of a vendor: the user's own, or that of the target's version."""
@@ -473,7 +488,7 @@ class Deployment:
     @property
     def url(self) -> str:
         """Where clients of the same namespace, or of the router's host, send requests."""
-        address = fact("targets", self.target.name).get("url", "http://127.0.0.1:{port}")
+        address = target_facts(self.target.name).get("url", "http://127.0.0.1:{port}")
         port = fact("ports", "http")
         return str(address.format(name=self.name, space=self.options.namespace, port=port))
 
@@ -488,17 +503,16 @@ class Deployment:
         fits = self.dispatched(pool) <= fact("dispatch", "most")
         if not crosses or pool.settings.expert == 1 or not fits:
             return None
-        by_role: dict[str, str] = fact("exchange").get(self.engine, {})
+        by_role: dict[str, str] = self.engine_facts.get("exchange", {})
         return by_role.get(pool.role.value) if pool.config.weight_dtype in fact("exchange_dtypes") else None
 
     def dispatched(self, pool: DeployedPool) -> int:
-        """Tokens of a data rank that a decode step may send to experts [token]: vLLM's largest, SGLang's batch."""
-        settings = pool.settings
-        if pool.role is not Role.DECODE:
+        """Tokens of a data rank that a decode step may send to experts [token]."""
+        exchange = self.engine_facts.get("exchange", {})
+        if pool.role is not Role.DECODE or not exchange:
             return 0
-        per_rank = settings.data if self.engine == "vllm" else settings.data * settings.pipeline
-        step = settings.max_num_batched_tokens if self.engine == "vllm" else settings.verified * settings.max_num_seqs
-        return -(-step // per_rank)
+        tokens, ranks = (math.prod(getattr(pool.settings, name) for name in exchange[key]) for key in ("sends", "per"))
+        return -(-int(tokens) // int(ranks))
 
     def engine_env(self, pool: DeployedPool) -> list[tuple[str, str]]:
         """How KV blocks, tokens and ranks travel, how long idle connections stay, what the vendor's kernels are told.
@@ -509,11 +523,12 @@ class Deployment:
         env = {"UCX_TLS": ucx} if self.disaggregated else {}
         nvlink = fact("nvlink_env") if pool.nvlink else {}
         tokens, limits = self.dispatched(pool) if self.exchange(pool) else 0, fact("dispatch")
-        room = {limits["tokens_env"]: str(tokens)} if self.engine == "sglang" and tokens > limits["sglang"] else {}
+        facts, exchange = self.engine_facts, self.engine_facts.get("exchange", {})
+        room = {exchange["env"]: str(tokens)} if tokens > exchange.get("room", math.inf) else {}
         if 2 * (tokens + 1) > limits["queue"]:
             room[limits["queue_env"]] = str(2 * (tokens + 1))
-        kept = {} if self.target.workers else fact("keep_alive", self.engine)  # Dynamo's frontend asks by no HTTP
-        return list((env | room | nvlink | kept | fact("vendors", pool.vendor, "env", self.engine)).items())
+        kept = {} if self.target.workers else facts.get("keep_alive", {})  # Dynamo's frontend asks by no HTTP
+        return list((env | room | nvlink | kept | facts.get("env", {}).get(pool.vendor, {})).items())
 
     @property
     def disaggregated_set(self) -> bool:

@@ -24,7 +24,7 @@ from optimizer.fleets.evaluate import replicas_at
 from optimizer.plans.plan import Plan, Pool
 from reports.question import arrivals, engine_title, slo_classes
 from reports.text import is_number
-from search_spaces.engines import load_serving_policy
+from search_spaces.engines import ENGINES, load_serving_policy
 from search_spaces.enumeration import Shape, block_tokens, engine_config
 from search_spaces.hf_config import ContextScaling, check_limits, context_scaling, rope_parameters
 from search_spaces.models import CONFIG_FILE, known_names, load_model, read_config, served_checkpoint
@@ -46,7 +46,7 @@ from .deployment import (
     fact,
     told_apart,
 )
-from .flags import one_line
+from .flags import one_line, takes_overrides
 
 _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+")
@@ -169,7 +169,7 @@ def weights_name(plan: Plan, problem: Problem, options: Options) -> str:
     if options.model is not None:
         return _findable(options.model, "--model")
     for dtype in sorted({pool.weight_dtype for pool in plan.pools} - {native}):
-        if native != "bf16" or dtype not in fact("on_the_fly", plan.engine):
+        if native != "bf16" or dtype not in fact("engines", plan.engine).get("converts", ()):
             raise NamelessWeightsError(
                 f"the plan assumes {dtype} weights, but {plan.model} is published in {native} and "
                 f"{engine_title(plan.engine)} does not convert it while loading; name a "
@@ -267,7 +267,7 @@ def _settings(plan: Plan, problem: Problem, config: EngineConfig, options: Optio
         stored_dtype = (
             load_model(options.model).native_weight_dtype if _is_known(options.model) else config.weight_dtype
         )
-    converts = stored_dtype == "bf16" and config.weight_dtype in fact("on_the_fly", plan.engine)
+    converts = stored_dtype == "bf16" and config.weight_dtype in fact("engines", plan.engine).get("converts", ())
     # requests that engines accept: the workload's longest, with room for a template, in whole KV blocks, and no more
     # than the model was made for, or than the KV memory holds of one request
     longest, free = config.max_model_len, kv_capacity_bytes(model, config)
@@ -326,7 +326,7 @@ def _attention_backend(plan: Plan, problem: Problem, vendor: str, kv_dtype: str)
 
     None: the engine chooses.
     """
-    kernels = fact("mixed_attention").get(vendor, {}).get(plan.engine)  # none of vendors that no target deploys
+    kernels = fact("engines", plan.engine).get("attention", {}).get(vendor)
     model, hands_over = problem.model, any(pool.role == "prefill" for pool in plan.pools)
     gpus = sorted({pool.accelerator for pool in plan.pools})
     used = [offer.accelerator for offer in problem.offers if offer.accelerator.name in gpus]
@@ -414,10 +414,12 @@ def with_context(deployment: Deployment, plan: Plan, base: Path | None = None) -
     deployment = replace(deployment, own_context=own)
     if longest <= own:
         return deployment
-    if plan.engine == "trtllm":
+    able = [name for name in ENGINES if takes_overrides(name)]
+    if plan.engine not in able:
         raise InputError(
-            f"requests of {longest} tokens need the rotary scaling of the model's config.json, which TensorRT-LLM "
-            f"cannot be relied on to apply beyond {own} tokens; plan with engine: vllm or sglang"
+            f"requests of {longest} tokens need the rotary scaling of the model's config.json, which "
+            f"{engine_title(plan.engine)} cannot be relied on to apply beyond {own} tokens; plan with engine: "
+            f"{' or '.join(able)}"
         )
     check_limits(config, path.name, longest)
     rope = {} if own_file else rope_parameters(config, path.name)
@@ -433,13 +435,14 @@ def _own_context(scaling: ContextScaling, deployment: Deployment, config: Mappin
     """Longest request that engines surely take by the config.json of the weights that they load [token].
 
     own_file: whether they load the described file. Else a checkpoint that nobody knows is taken to lack the scaling.
-    TensorRT-LLM needs no telling where the file states the extended length, if it knows how to scale the model.
+    An engine that cannot be told another config (TensorRT-LLM) needs no telling where the file states the extended
+    length, if it knows how to scale the model.
     """
-    checkpoint, trtllm = deployment.options.model, deployment.engine == "trtllm"
+    checkpoint, overrides = deployment.options.model, takes_overrides(deployment.engine)
     if checkpoint is not None and _is_known(checkpoint):
         return load_model(checkpoint).max_position
-    if own_file and not trtllm:
+    if own_file and overrides:
         return scaling.length if scaling.multiplies else scaling.stated
     family = config.get(scaling.section or "", config).get("model_type")
-    able = trtllm and family not in fact("passes_over_yarn")
+    able = not overrides and family not in deployment.engine_facts.get("passes_over_yarn", ())
     return scaling.stated if able or scaling.length > scaling.stated else scaling.trained

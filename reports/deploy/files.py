@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import unified_diff
@@ -48,14 +48,6 @@ from .measurement import benchmark_files, monitoring_files, readme_page
 README: Final = "README.md"
 MARKER: Final = "<!-- pdplan.deployment/2 -->"
 """First line of the page in every directory of ours."""
-WRITERS: Final[Mapping[str, Callable[[Deployment], dict[str, str]]]] = {
-    "vllm": host_files,
-    "dynamo": dynamo_files,
-    "llm-d": llmd_files,
-    "sglang": host_files,
-    "trtllm": host_files,
-}
-"""What writes the files of each target that start it."""
 
 
 def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> dict[str, str]:
@@ -141,7 +133,7 @@ def checked_fleet(plan: Plan, options: Options, base: Path | None = None) -> Dep
 def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict[str, str]:
     """Every file that a target has for a plan; InputError for what it cannot run, without a word of other targets."""
     deployment = checked_fleet(plan, options, base)
-    files = WRITERS[options.target](deployment)
+    files = start_files(deployment)
     files |= monitoring_files(deployment) | benchmark_files(deployment)
     page = f"{MARKER}\n{readme_page(plan, deployment, files)}"
     record = DeploymentRecord(
@@ -152,6 +144,12 @@ def target_files(plan: Plan, options: Options, base: Path | None = None) -> dict
     )
     text = json.dumps(record.model_dump(mode="json", by_alias=True, exclude_none=True), indent=1) + "\n"
     return {README: page, RECORD: text, **files}
+
+
+def start_files(deployment: Deployment) -> dict[str, str]:
+    """The files that start a fleet: on hosts, as workers of Dynamo, or as pods of llm-d."""
+    pods = dynamo_files if deployment.target.workers else llmd_files
+    return pods(deployment) if deployment.target.pods else host_files(deployment)
 
 
 def refuse_undeployable(plan: Plan, deployment: Deployment) -> None:
@@ -221,7 +219,7 @@ def _pool_faults(deployment: Deployment, pool: DeployedPool) -> Iterator[str]:
     if settings.gpus != pool.nodes * gpus:
         yield f"an engine of {settings.gpus} GPUs does not fill {pool.nodes} nodes of {gpus} GPUs"
     rank = settings.tensor * settings.pipeline
-    if deployment.engine == "vllm" and settings.data > 1 and pool.nodes > 1 and gpus % rank:
+    if "rank_nodes" in deployment.engine_facts and settings.data > 1 and pool.nodes > 1 and gpus % rank:
         yield f"data ranks of {rank} GPUs do not fill the {gpus} that it has on each node"
     if deployment.target.pods and not pool.node_label:
         name = pool.config.accelerator.name

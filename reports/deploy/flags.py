@@ -1,12 +1,7 @@
 """The settings of a pool as flags of vLLM and SGLang or options of TensorRT-LLM, by a table for each.
 
 The tables stand in data/targets.yaml, and say which settings an engine counts its own way: of one data rank, of one of
-the steps that are in flight, or for all ranks of a stage. A pair of functions for each engine has the rest:
-
-- vLLM spreads experts over all ranks or none;
-- SGLang's memory share leaves activations out;
-- TensorRT-LLM's attention is data-parallel over all ranks of a stage or none, and its memory share is of what weights
-  and activations leave.
+the steps that are in flight, or for all ranks of a stage. `_setting_values` has all that any table asks for.
 """
 
 from __future__ import annotations
@@ -15,6 +10,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from costmodel.engine import Draft, Role
@@ -35,15 +31,17 @@ from .deployment import (
     connectors_of,
     fact,
     legal_flag,
+    target_facts,
     version_numbers,
 )
 
 Flags = dict[str, Any]
 """Flags to write, by name in order; True for a switch."""
 Counted = dict[str, Any]
-"""Values of settings as an engine counts them, and what else it is told, by name; None is not stated."""
-BALANCED_DTYPES: Final = ("bf16", "fp8")
-"""Dtypes of experts that vLLM's load balancer can copy in every version: the others depend on the kernels chosen."""
+"""Values of settings, and what else engines are told, by name; one that is nothing is not stated, unless it is False.
+
+A function is called only for an engine that is told of it.
+"""
 PULL: Final = "NixlConnector"
 PUSH: Final = "NixlPushConnector"
 KV_ROLES: Final = {Role.PREFILL: "kv_producer", Role.DECODE: "kv_consumer"}
@@ -78,8 +76,7 @@ class Flag:
     degrees of parallelism that share the setting, of which an engine is told the part of one; times: the degree by
     which an engine counts more than the plan; more: what it counts beside; value: what it always has to be where no
     setting decides; experts: whether it is for models with experts alone; since, before: first version of the engine
-    that takes it, and first that does not, or need not be told; dynamo: the flag in which Dynamo takes an option of
-    TensorRT-LLM, which takes the others as JSON.
+    that takes it, and first that does not, or need not be told.
     """
 
     name: str
@@ -92,7 +89,6 @@ class Flag:
     experts: bool = False
     since: str = ""
     before: str = ""
-    dynamo: str = ""
 
     def told(self, pool: DeployedPool, value: Any) -> Any:
         """A setting as the engine counts it; InputError where those that share it would not get equal parts."""
@@ -116,7 +112,7 @@ def _table(deployment: Deployment) -> list[Flag]:
     """
     number = version_numbers(deployment.engine_version)
     own = fact("vendors", Device.CPU, "flags") if deployment.on_cpu else {}
-    rows = fact("flags", deployment.engine) | {name: {"value": value} for name, value in own.items()}
+    rows = deployment.engine_facts["flags"] | {name: {"value": value} for name, value in own.items()}
     flags = (Flag(name, **row) for name, row in rows.items())
     return [
         flag
@@ -125,12 +121,19 @@ def _table(deployment: Deployment) -> list[Flag]:
     ]
 
 
-def _stated(deployment: Deployment, pool: DeployedPool, engine_values: Counted) -> dict[str, Any]:
+def takes_overrides(engine: str) -> bool:
+    """Whether an engine can be told what shall be laid over the checkpoint's config.json."""
+    return any(row.get("setting") == "config_overrides" for row in fact("engines", engine, "flags").values())
+
+
+def _engine_values(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
     """What an engine is told by name, in the table's order; fields of one object are together."""
+    settings = _setting_values(deployment, pool)
     values: dict[str, Any] = {}
     for flag in _table(deployment):
-        value = engine_values[flag.setting] if flag.setting else flag.value
-        is_told = value is not None and (deployment.model.is_moe or not flag.experts)
+        value = settings[flag.setting] if flag.setting else flag.value
+        value = value() if callable(value) else value
+        is_told = (value or value is False) and (deployment.model.is_moe or not flag.experts)
         engine_value = flag.told(pool, value) if is_told else None
         if engine_value is not None:
             section, _, name = flag.name.rpartition(".")
@@ -138,19 +141,44 @@ def _stated(deployment: Deployment, pool: DeployedPool, engine_values: Counted) 
     return values
 
 
-def _common(deployment: Deployment, pool: DeployedPool) -> Counted:
-    """What all engines are told alike."""
-    settings, has_tail = pool.settings, any(group.tail for group in deployment.model.layers)
+def _setting_values(deployment: Deployment, pool: DeployedPool) -> Counted:
+    """What engines may be told of a pool; each is told what its table has."""
+    settings, layers, name = pool.settings, deployment.model.layers, deployment.model.name
+    hands_over, has_graphs = pool.role is not Role.COLOCATED, pool.role is not Role.PREFILL
+    # most requests of one decode step of a data rank, whatever they verify: CUDA graphs reach so far, as the step times
+    # have it. SGLang's default follows the GPU's memory alone; larger batches run without graphs and say nothing of it
+    requests = -(-settings.max_num_seqs // (settings.data * settings.pipeline))
+    tokens = graph_tokens(settings.max_num_seqs // settings.data, settings.verified)
+    host_bytes = GIGA * settings.host_cache * settings.tensor * settings.pipeline
+    has_own_tier = host_bytes and not hands_over
+    kinds = {(group.attention.kept, group.attention.state_bytes > 0.0) for group in layers}
+    in_chunks = len(kinds) > 1 and is_model(name) and "attention_chunk_size" in config_of(name)
     return {
         **asdict(settings),
         "weights": deployment.weights,
         "balanced": bool(settings.redundant) or None,
-        "redundant": settings.redundant or None,
-        "config_overrides": settings.config_overrides or None,
+        "spreads_experts": settings.expert > 1,
         "exchange": deployment.exchange(pool),
-        "host_cache": settings.host_cache or None,
-        "state_bits": settings.state_bits or None,
-        "prompt_tail": (has_tail and not pool.config.whole_prompts) or None,
+        "host_bytes": settings.host_cache * int(GIGA),
+        "host_gib": round(host_bytes / GIB, 2) if has_own_tier else None,
+        "offloading": "native" if has_own_tier else None,
+        "hierarchical": bool(settings.host_cache) or None,
+        "prompt_tail": (any(group.tail for group in layers) and not pool.config.whole_prompts) or None,
+        "attention_dp": settings.data > 1,
+        # ranks are kept even, as the simulator has them; by default a prefill engine of SGLang deals prompts at random
+        "ranks_balance": "total_tokens" if settings.data > 1 else None,
+        "has_graphs": has_graphs or None,
+        "graph_requests": requests if has_graphs else None,
+        "graph_tokens": tokens if has_graphs and not deployment.on_cpu else None,
+        # a context server hands over before a next step could overlap, and so does the look-up of n-grams
+        "no_overlap": pool.role is Role.PREFILL or settings.draft == Draft.NGRAM or None,
+        "role": pool.role.value if hands_over else None,
+        "hands_over": hands_over or None,
+        "longest_handover": settings.max_model_len if hands_over else None,
+        "connectors": partial(_connectors, deployment, pool, host_bytes),
+        # layers of several kinds need a window or a state alone, as the plan has their memory
+        "whole_caches": False if hands_over and len(kinds) > 1 and not in_chunks else None,
+        "drain": None if deployment.target.workers else deployment.drain_seconds,  # workers do so themselves
         **_drafting(deployment, pool),
     }
 
@@ -159,8 +187,7 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
     """What engines are told of drafted tokens, which are a chain; InputError for an engine that cannot draft them."""
     settings, engine = pool.settings, deployment.engine
     if settings.draft is None:
-        names = ("draft", "draft_model", "speculative_tokens", "branches", "ngram", "ngram_branches")
-        return dict.fromkeys(names)
+        return dict.fromkeys(("branches", "ngram", "ngram_branches"))
     first, title = SUPPORT[engine].staged_drafts_since, target_of(engine).title
     reason = draft_refused(engine, Draft(settings.draft), pool.config.parallelism)
     if first and settings.pipeline > 1 and version_numbers(deployment.engine_version) < version_numbers(first):
@@ -175,10 +202,9 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
     }
 
 
-def _flags(deployment: Deployment, pool: DeployedPool, engine_values: Counted) -> Flags:
+def _legal_flags(deployment: Deployment, pool: DeployedPool, values: Mapping[str, Any]) -> Flags:
     """A switch that is off has a name of its own, and objects are JSON; InputError for what this version refuses."""
-    stated = _stated(deployment, pool, engine_values)
-    texts = {name: one_line(value) if isinstance(value, dict) else value for name, value in stated.items()}
+    texts = {name: one_line(value) if isinstance(value, dict) else value for name, value in values.items()}
     flags = {  # vLLM 0.33 lists --disable-prefix-caching in its help, and takes --no-enable-prefix-caching as all do
         name.replace("--", "--no-", 1) if value is False else name: value is False or value
         for name, value in texts.items()
@@ -191,130 +217,82 @@ def _flags(deployment: Deployment, pool: DeployedPool, engine_values: Counted) -
     return flags
 
 
-def vllm_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
-    """All flags of one engine that shaped its prediction, in the order of the settings table."""
-    settings, dtype = pool.settings, pool.config.weight_dtype
-    if settings.redundant and dtype not in BALANCED_DTYPES:
+def _check_pool(deployment: Deployment, pool: DeployedPool) -> None:
+    """InputError for what an engine cannot be told of a pool."""
+    settings, dtype, support = pool.settings, pool.config.weight_dtype, SUPPORT[deployment.engine]
+    facts, title = deployment.engine_facts, target_of(deployment.engine).title
+    dtypes = facts.get("balances", [dtype]) if support.expert_copies else []
+    room = kv_capacity_bytes(deployment.model, pool.config) if facts.get("host_cache_beyond_gpu") else 0.0
+
+    def engines_with(ability: str) -> str:
+        able = [name for name, other in SUPPORT.items() if getattr(other, ability) and name != deployment.engine]
+        return f"engine: {' or '.join(able)}"
+
+    if settings.data > 1 and settings.tensor > 1 and not support.data_parallel_parts:
         raise InputError(
-            f"pool {pool.id}: EP {settings.expert} needs redundant experts ({settings.redundant}), which vLLM is sure "
-            f"to load in {' and '.join(BALANCED_DTYPES)} only, not in {dtype}; choose an EP that divides the experts, "
-            "or engine: sglang"
+            f"pool {pool.id}: {title} runs attention data-parallel over all ranks or none, not TP {settings.tensor} x "
+            f"DP {settings.data}; plan again with {engines_with('data_parallel_parts')} in the workload"
         )
-    transfer, has_graphs = None, pool.role is not Role.PREFILL and not deployment.on_cpu
-    host_bytes = GIGA * settings.host_cache * settings.tensor * settings.pipeline
-    if pool.role is not Role.COLOCATED:  # the connector, and which end of it the pool is
-        ends = {"kv_connector": connector(deployment), "kv_role": KV_ROLES[pool.role]}
-        buffer = {"kv_buffer_device": "cpu" if deployment.on_cpu else "cuda"}
-        connectors = ends | buffer | {"kv_connector_extra_config": {"backends": ["UCX"]}}
-        if host_bytes:
-            connectors = _beside_host_cache(deployment, connectors, host_bytes)
-        transfer = json.dumps(connectors, separators=(",", ":"))
-    kinds = {(group.attention.kept, group.attention.state_bytes > 0.0) for group in deployment.model.layers}
-    name = deployment.model.name
-    in_chunks = len(kinds) > 1 and is_model(name) and "attention_chunk_size" in config_of(name)
-    engine_values = _common(deployment, pool) | {
-        "expert": settings.expert > 1,
-        "graphs": graph_tokens(settings.max_num_seqs // settings.data, settings.verified) if has_graphs else None,
-        "offloading": "native" if host_bytes and transfer is None else None,
-        "host_gib": round(host_bytes / GIB, 2) if host_bytes and transfer is None else None,
-        "transfer": transfer,
-        # layers of several kinds need a window or a state alone, as the plan has their memory
-        "whole_caches": False if transfer and len(kinds) > 1 and not in_chunks else None,
-        "drain": None if deployment.target.workers else deployment.drain_seconds,  # workers do so themselves
-    }
-    return _flags(deployment, pool, engine_values)
+    if settings.redundant and dtype not in dtypes:
+        reason = f"{title} is sure to load in {' and '.join(dtypes)} only, not in {dtype}"
+        raise InputError(
+            f"pool {pool.id}: EP {settings.expert} needs redundant experts ({settings.redundant}), which "
+            f"{reason if dtypes else f'the files for {title} cannot ask for'}; plan again with an EP that divides the "
+            f"experts, or {engines_with('expert_copies')}"
+        )
+    if 0.0 < settings.host_cache * GIGA <= room:
+        raise UndeployableError(
+            f"pool {pool.id}: {title} wants more KV in host memory than on the GPU, which has {room / GIGA:.0f} GB; "
+            f"the plan has {settings.host_cache} GB for each",
+            f"--set kv_cache_tier.capacity_per_gpu={math.ceil(1.1 * room / GIGA)}GB",
+        )
 
 
-def _beside_host_cache(deployment: Deployment, hand_over: Counted, size: float) -> Counted:
-    """A hand-over, and a KV cache of `size` in host memory [byte], whose own flags would replace the hand-over."""
-    target, version = deployment.target, deployment.options.version
-    if BOTH not in fact("targets", target.name).get("connectors", (BOTH,)):
+def _connectors(deployment: Deployment, pool: DeployedPool, host_bytes: float) -> str:
+    """Which connector hands KV caches over, and which end of it the pool is, as JSON; empty where none does.
+
+    host_bytes: KV cache in host memory [byte], whose own flags would replace the hand-over.
+    """
+    if pool.role is Role.COLOCATED:
+        return ""
+    target, version, role = deployment.target, deployment.options.version, KV_ROLES[pool.role]
+    connectors: Counted = {"kv_connector": connector(deployment), "kv_role": role}
+    connectors |= {"kv_buffer_device": "cpu" if deployment.on_cpu else "cuda"}
+    connectors |= {"kv_connector_extra_config": {"backends": ["UCX"]}}
+    if host_bytes and BOTH not in target_facts(target.name).get("connectors", (BOTH,)):
         raise UndeployableError(
             f"a KV cache tier beside a hand-over needs vLLM's {BOTH}, which {target.title} {version} does not take",
             "--target llm-d",
         )
-    tier = {
-        "kv_connector": "OffloadingConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {"cpu_bytes_to_use": round(size)},
-    }
-    extra = {"connectors": [hand_over, tier]}
-    return {"kv_connector": BOTH, "kv_role": hand_over["kv_role"], "kv_connector_extra_config": extra}
-
-
-def sglang_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
-    """All flags of one engine that shaped its prediction, in the order of the settings table."""
-    settings, hands_over = pool.settings, pool.role is not Role.COLOCATED
-    room = kv_capacity_bytes(deployment.model, pool.config)
-    if 0.0 < settings.host_cache * GIGA <= room:
-        raise UndeployableError(
-            f"pool {pool.id}: SGLang wants more KV in host memory than on the GPU, which has {room / GIGA:.0f} GB; the "
-            f"plan has {settings.host_cache} GB for each",
-            f"--set kv_cache_tier.capacity_per_gpu={math.ceil(1.1 * room / GIGA)}GB",
-        )
-    # most requests of one decode step of a data rank, whatever they verify: CUDA graphs reach so far, as the step times
-    # have it. SGLang's default follows the GPU's memory alone; larger batches run without graphs and say nothing of it
-    batch = -(-settings.max_num_seqs // (settings.data * settings.pipeline))
-    engine_values = _common(deployment, pool) | {
-        "attention_dp": settings.data > 1 or None,
-        # the ranks are kept even, as the simulator has them; by default a prefill engine deals prompts at random
-        "ranks_balance": "total_tokens" if settings.data > 1 else None,
-        "hierarchical": bool(settings.host_cache) or None,
-        "graphs": None if pool.role is Role.PREFILL else batch,
-        "role": pool.role.value if hands_over else None,
-        "transfer": "nixl" if hands_over else None,
-    }
-    return _flags(deployment, pool, engine_values)
-
-
-def trtllm_options(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
-    """All options of one engine that shaped its prediction, as they stand in its YAML file."""
-    settings = pool.settings
-    if settings.data > 1 and settings.tensor > 1:
-        raise InputError(
-            f"pool {pool.id}: TensorRT-LLM runs attention data-parallel over all ranks or none, not TP "
-            f"{settings.tensor} x DP {settings.data}; plan again with engine: vllm or sglang in the workload"
-        )
-    if settings.redundant:
-        raise InputError(
-            f"pool {pool.id}: EP {settings.expert} needs redundant experts ({settings.redundant}), which the files for "
-            "TensorRT-LLM cannot ask for; plan again with an EP that divides the experts, or engine: vllm or sglang"
-        )
-    prefill, seqs = pool.role is Role.PREFILL, settings.max_num_seqs // (settings.data * settings.pipeline)
-    transfer = {"backend": "NIXL", "max_tokens_in_buffer": settings.max_model_len}
-    engine_values = _common(deployment, pool) | {
-        "attention_dp": settings.data > 1,
-        # a context server hands over before a next step could overlap, and so does the look-up of n-grams
-        "no_overlap": prefill or settings.draft == Draft.NGRAM or None,
-        "graphs": None if prefill else {"enable_padding": True, "max_batch_size": seqs},
-        "transfer": None if pool.role is Role.COLOCATED else transfer,
-        "host_bytes": settings.host_cache * int(GIGA) or None,
-    }
-    return _stated(deployment, pool, engine_values)
-
-
-OVERRIDES: Final = "--override-engine-args"
-TWICE: Final = {"--kv-block-size": "tokens_per_block", "--free-gpu-memory-fraction": "free_gpu_memory_fraction"}
-"""What dynamo.trtllm wants to know of the KV cache beside the JSON."""
-
-
-def dynamo_trtllm_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
-    """The options of TensorRT-LLM as dynamo.trtllm takes them: flags where it has some, and JSON for the rest."""
-    options = trtllm_options(deployment, pool)
-    cache = options["kv_cache_config"]
-    del options["scheduler_config"]  # dynamo.trtllm states the same, as an object that no JSON can be laid over
-    flags: Flags = {"--model": deployment.weights, "--served-model-name": deployment.weights}
-    flags |= {row.dynamo: options.pop(row.name) for row in _table(deployment) if row.dynamo and row.name in options}
-    flags |= {flag: cache[name] for flag, name in TWICE.items()}
-    if options.pop("enable_attention_dp"):
-        flags["--enable-attention-dp"] = True
-    return flags | {OVERRIDES: json.dumps(options, separators=(",", ":"))}
+    if host_bytes:
+        size = {"cpu_bytes_to_use": round(host_bytes)}
+        tier = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both", "kv_connector_extra_config": size}
+        both = {"connectors": [connectors, tier]}
+        connectors = {"kv_connector": BOTH, "kv_role": role, "kv_connector_extra_config": both}
+    return json.dumps(connectors, separators=(",", ":"))
 
 
 def engine_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
-    """All flags, or options of TensorRT-LLM, that shaped an engine's prediction; InputError where it lacks one."""
-    trtllm = dynamo_trtllm_flags if deployment.target.workers else trtllm_options
-    return {"vllm": vllm_flags, "sglang": sglang_flags, "trtllm": trtllm}[deployment.engine](deployment, pool)
+    """All flags, or options of an engine that has no flags, that shaped its prediction; InputError where it lacks one.
+
+    They are in the order of the settings table.
+    """
+    _check_pool(deployment, pool)
+    values = _engine_values(deployment, pool)
+    if all(name.startswith("--") for name in values):
+        return _legal_flags(deployment, pool, values)
+    return _worker_flags(deployment, values) if deployment.target.workers else values
+
+
+def _worker_flags(deployment: Deployment, options: dict[str, Any]) -> Flags:
+    """The options of TensorRT-LLM as dynamo.trtllm takes them: flags where it has some, and JSON for the rest."""
+    del options["scheduler_config"]  # dynamo.trtllm states the same, as an object that no JSON can be laid over
+    flags: Flags = {"--model": deployment.weights, "--served-model-name": deployment.weights}
+    for flag, name in deployment.engine_facts["worker_flags"].items():
+        section, _, option = name.rpartition(".")
+        flags[flag] = options[section][option] if section else options.pop(option, None)
+    flags["--override-engine-args"] = json.dumps(options, separators=(",", ":"))
+    return {flag: value for flag, value in flags.items() if value}
 
 
 def graph_tokens(seqs: int, verified: int = 1) -> int:
@@ -331,22 +309,22 @@ def graph_tokens(seqs: int, verified: int = 1) -> int:
     return max(min(2 * tokens, 512), -(-tokens // multiple) * multiple)
 
 
-def span_words(pool: DeployedPool, head: str, port: Callable[[str], int]) -> list[str]:
-    """What an engine of several nodes is told on each: how many they are, or how many data ranks each has.
+def node_flags(
+    deployment: Deployment, pool: DeployedPool, port: Callable[[str], int], *, head: str, rank: object, first: object
+) -> Flags:
+    """What an engine of several nodes is told on each: how many they are, where the first is, which one it is.
 
-    head: address of the first; port: its ports by what they are for.
+    port: its ports by what they are for; head: address of the first; rank: number of the node; first: data rank that
+    comes first on it.
     """
-    if pool.settings.data == 1:
-        return ["--nnodes", str(pool.nodes), "--master-addr", head, "--master-port", str(port("master"))]
-    words = ["--data-parallel-size-local", str(node_ranks(pool)), "--data-parallel-address", head]
-    return [*words, "--data-parallel-rpc-port", str(port("data_parallel"))]
-
-
-def place_words(pool: DeployedPool, rank: int) -> list[str]:
-    """Which of its engine's nodes one is; only the first takes requests."""
-    if pool.settings.data == 1:
-        return ["--node-rank", str(rank)] + ["--headless"] * bool(rank)
-    return ["--data-parallel-start-rank", str(rank * node_ranks(pool)), "--headless"] * bool(rank)
+    if pool.nodes == 1:
+        return {}
+    facts = deployment.engine_facts
+    texts = facts.get("rank_nodes" if pool.settings.data > 1 else "nodes", facts["nodes"])
+    values = {"nodes": pool.nodes, "ranks": node_ranks(pool), "head": head, "rank": rank, "first": first}
+    values |= {use: port(use) for use in fact("ports")}
+    flags = texts["all"] | texts["later"] if rank else texts["all"]
+    return {name: text if text is True else text.format(**values) for name, text in flags.items()}
 
 
 def node_ranks(pool: DeployedPool) -> int:
@@ -355,15 +333,22 @@ def node_ranks(pool: DeployedPool) -> int:
 
 
 def connector(deployment: Deployment) -> str:
-    """Decode pulls KV blocks, unless a prefill pool is a pipeline, whose stages push them."""
+    """Decode pulls KV blocks, unless a prefill pool is a pipeline, whose stages push them.
+
+    An engine whose flags name no connectors has one of NIXL for both.
+    """
+    connectors = connectors_of(deployment.engine, deployment.engine_version)
+    if not connectors:
+        return "NIXL"
     if all(pool.settings.pipeline == 1 for pool in deployment.of_role(Role.PREFILL)):
         return PULL
-    if PUSH not in connectors_of(deployment.engine_version):
+    if PUSH not in connectors:
+        title = target_of(deployment.engine).title
         raise InputError(
-            f"PP above 1 of a prefill pool needs the {PUSH}, which vLLM {deployment.engine_version} lacks; "
+            f"PP above 1 of a prefill pool needs the {PUSH}, which {title} {deployment.engine_version} lacks; "
             "choose a later version, or plan with pipeline_parallel: [1]"
         )
-    if PUSH not in fact("targets", deployment.target.name).get("connectors", [PUSH]):
+    if PUSH not in target_facts(deployment.target.name).get("connectors", [PUSH]):
         title, version = deployment.target.title, deployment.options.version
         raise UndeployableError(
             f"PP above 1 of a prefill pool needs the {PUSH}, which {title} {version} does not hand over with",

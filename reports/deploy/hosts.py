@@ -26,7 +26,7 @@ from optimizer.plans.plan import Route
 from search_spaces.problem import target_of
 
 from .deployment import DeployedPool, Deployment, Device, fact
-from .flags import Flags, engine_flags, place_words, plain_words, span_words
+from .flags import engine_flags, node_flags, node_ranks, plain_words
 from .formats import Raw, manifest, manifest_of, render
 
 # --- the gateway ------------------------------------------------------------------------------------------------------
@@ -335,26 +335,23 @@ def router_hosts(engines: Sequence[HostedReplica]) -> tuple[Host, ...]:
     return hosts_of(engines)[: int(fact("routers"))]
 
 
-ABOUT: Final = {
-    "vllm": "One vLLM engine with the settings that the plan was evaluated with: vllm serve --config <this file>",
-    "trtllm": "One TensorRT-LLM engine with the plan's settings: trtllm-serve MODEL --config <this file>",
-}
-"""What a file of options says it is."""
-
-
 def host_files(deployment: Deployment) -> dict[str, str]:
     """Every file of a target without a scheduler: the router, the hosts' addresses, and what starts each engine.
 
-    A job of Slurm starts all of them, and containers have those of vLLM; neither is for TensorRT-LLM or a CPU.
+    A job of Slurm starts all of them where scripts find hosts by their addresses, and containers where the engine's
+    router has an image; neither is for a CPU.
     """
-    engines = place(deployment)
+    engines, facts, has_addresses = place(deployment), deployment.engine_facts, deployment.has_router
     hosts = hosts_of(engines)
     files = _router_files(deployment, engines)
-    if _names_addresses(deployment) or deployment.behind_gateway:
+    if has_addresses or deployment.behind_gateway:
         files["hosts.env"] = render("plain/hosts.env", hosts=hosts)
     for engine in engines:
-        if options := _options(deployment, engine):
-            files[f"workers/{engine.name}.yaml"] = manifest(ABOUT[deployment.engine], options)
+        if "file" in facts:
+            address = {} if "address" in facts["words"] else _address(deployment, engine)
+            options = engine_flags(deployment, engine.pool) | address
+            options = {name.removeprefix("--"): value for name, value in options.items()}
+            files[f"workers/{engine.name}.yaml"] = manifest(facts["file"], options)
         for rank, host in enumerate(engine.hosts):
             env = [_visible(engine), *_env(deployment, engine, host)]
             files[f"workers/{engine.script(rank)}"] = render(
@@ -363,11 +360,11 @@ def host_files(deployment: Deployment) -> dict[str, str]:
                 rank=rank,
                 host=host,
                 nodes=len(engine.hosts),
-                needs_addresses=_names_addresses(deployment),
+                needs_addresses=has_addresses,
                 env=[(Raw(name), value) for name, value in env],
-                words=[*fact("programs", deployment.engine), *_command(deployment, engine, rank)],
+                words=[*facts["program"], *_command(deployment, engine, rank, '"$here"')],
             )
-    if deployment.on_cpu or not _names_addresses(deployment):
+    if deployment.on_cpu or not has_addresses:
         return files
     groups = [[host for host in hosts if host.group == group] for group in sorted({host.group for host in hosts})]
     files["slurm.sh"] = render(
@@ -381,66 +378,43 @@ def host_files(deployment: Deployment) -> dict[str, str]:
         engines=engines,
         routers=router_hosts(engines),
     )
-    for host in hosts if deployment.engine == "vllm" else ():
+    for host in hosts if "image" in facts["router"] else ():
         files[f"compose/{host.name}.yaml"] = _compose(deployment, engines, host)
     return files
 
 
-def _names_addresses(deployment: Deployment) -> bool:
-    """Whether scripts find hosts by hosts.env; those of TensorRT-LLM, whose router reads YAML, by the hosts' names."""
-    return deployment.engine != "trtllm"
+def _address(deployment: Deployment, engine: HostedReplica) -> dict[str, Any]:
+    """Where an engine listens: alone and without a router of its kind, at the port that clients know."""
+    alone = not (deployment.has_router or deployment.disaggregated or deployment.behind_gateway)
+    return {"--host": ANYWHERE, "--port": fact("ports", "http") if alone else engine.port("worker")}
 
 
-def _options(deployment: Deployment, engine: HostedReplica) -> Flags:
-    """What stands in an engine's file of options; empty for SGLang, whose script has all."""
-    if deployment.engine == "sglang":
-        return {}
-    flags = engine_flags(deployment, engine.pool)
-    serve = {"--host": ANYWHERE, "--port": engine.port("worker")} if deployment.engine == "vllm" else {}
-    return {name.removeprefix("--"): value for name, value in (flags | serve).items()}
-
-
-def _command(deployment: Deployment, engine: HostedReplica, rank: int) -> list[str]:
-    """The command line of an engine, after its program, on its host of that number.
-
-    A single engine of TensorRT-LLM takes the port that clients know; behind a router engines have their own.
-    """
-    pool, config = engine.pool, ["--config", Raw(f'"$here"/{engine.name}.yaml')]
-    if deployment.engine == "vllm":
-        return [*config, *_node_words(engine, rank)]
-    alone = not (_names_addresses(deployment) or deployment.disaggregated or deployment.behind_gateway)
-    port = fact("ports", "http") if alone else engine.port("worker")
-    serve = ["--host", ANYWHERE, "--port", str(port)]
-    if deployment.engine == "trtllm":
-        return [deployment.weights, *serve, *config]
-    words = [*plain_words(engine_flags(deployment, pool)), *serve]
-    if pool.role is Role.PREFILL:
-        words += ["--disaggregation-bootstrap-port", str(engine.port("bootstrap"))]
-    if len(engine.hosts) > 1:
-        head = Raw(f'"{engine.hosts[0].address}:{engine.port("nccl")}"')
-        words += ["--nnodes", str(len(engine.hosts)), "--node-rank", str(rank), "--dist-init-addr", head]
-    return words
+def _command(deployment: Deployment, engine: HostedReplica, rank: int, folder: str) -> list[str]:
+    """The command line of an engine, after its program, on its host of that number; folder: that of its options."""
+    pool, facts, head = engine.pool, deployment.engine_facts, engine.hosts[0].address
+    nodes = node_flags(deployment, pool, engine.port, head=head, rank=rank, first=rank * node_ranks(pool))
+    words = {
+        "flags": plain_words(engine_flags(deployment, pool)),
+        "file": ["--config", Raw(f"{folder}/{engine.name}.yaml")],
+        "address": plain_words(_address(deployment, engine)),
+        "weights": [deployment.weights],
+        "handover": [facts.get("handover", ""), str(engine.port("bootstrap"))] if pool.role is Role.PREFILL else [],
+        "nodes": [Raw(f'"{word}"') if head in word else word for word in plain_words(nodes)],
+    }
+    return [word for name in facts["words"] for word in words[name]]
 
 
 def _env(deployment: Deployment, engine: HostedReplica, host: Host) -> list[tuple[str, str]]:
     """Environment of an engine on a host, besides its GPUs: KV memory on a CPU, where its peers find it, transports."""
     env: list[tuple[str, str]] = []
     if deployment.on_cpu:  # the tokens of KV that the plan counts on, as wide as a CPU has them, in whole GiB
-        wider = int(fact("vendors", Device.CPU, "wider"))
-        cache = kv_capacity_bytes(deployment.model, engine.pool.config) * wider / GIB
-        env.append(("VLLM_CPU_KVCACHE_SPACE", str(max(round(cache), 1))))
-    if deployment.disaggregated and deployment.engine == "vllm":
-        env.append(("VLLM_NIXL_SIDE_CHANNEL_HOST", Raw(f'"{host.address}"')))
-        env.append(("VLLM_NIXL_SIDE_CHANNEL_PORT", str(engine.port("side_channel"))))
+        device = fact("vendors", Device.CPU)
+        cache = kv_capacity_bytes(deployment.model, engine.pool.config) * int(device["wider"]) / GIB
+        env.append((device["cache"], str(max(round(cache), 1))))
+    if deployment.disaggregated and (channel := deployment.engine_facts.get("side_channel")):
+        env.append((f"{channel}_HOST", Raw(f'"{host.address}"')))
+        env.append((f"{channel}_PORT", str(engine.port("side_channel"))))
     return env + deployment.engine_env(engine.pool)
-
-
-def _node_words(engine: HostedReplica, rank: int) -> list[str]:
-    """What an engine of several hosts is told on each: its place, and where the first is."""
-    if len(engine.hosts) == 1:
-        return []
-    head = Raw(f'"{engine.hosts[0].address}"')
-    return span_words(engine.pool, head, engine.port) + place_words(engine.pool, rank)
 
 
 def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Host) -> str:
@@ -453,27 +427,27 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
         pool, rank = engine.pool, engine.hosts.index(host)
         env = [_visible(engine)] if pool.vendor == "amd" else []
         env += [("NVIDIA_IMEX_CHANNELS", "0")] if pool.nvlink else []  # the container's door to other nodes
-        words = ["--config", f"/workers/{engine.name}.yaml", *map(unquoted, _node_words(engine, rank))]
         return {
             "engine": engine,
             "rank": rank,
             "image": deployment.engine_image(pool.vendor).replace("$", "$$"),  # else docker compose fills in variables
             "env": {name: unquoted(value) for name, value in [*env, *_env(deployment, engine, host)]},
-            "command": words,
+            "command": [unquoted(word) for word in _command(deployment, engine, rank, "/workers")],
         }
 
+    router = deployment.engine_facts["router"]
     hosts, is_routed = hosts_of(engines), host in router_hosts(engines)
     return manifest_of(
         "plain/compose.yaml",
         fleet=deployment,
+        program=deployment.engine_facts["program"],
         containers=[container(engine) for engine in engines if host in engine.hosts],
         fact=fact,
         weights=deployment.weights.replace("$", "$$"),
         rdma=deployment.leaves_nodes and len(hosts) > 1,
         routed=is_routed,
-        router=[unquoted(word) for word in router_words(deployment, engines)]
-        if is_routed and not deployment.parted
-        else [],
+        image=fact("gateway", "image") if deployment.parted else router["image"],
+        router=[] if deployment.parted else [*router["program"], *map(unquoted, router_words(deployment, engines))],
         addresses={str(peer.variable): str(peer.address) for peer in hosts},
     )
 
@@ -499,7 +473,7 @@ def _router_files(deployment: Deployment, engines: Sequence[HostedReplica]) -> d
         )
         return {GATEWAY_FILE: gateway_config(deployment, servers), ROUTER_FILE: start}
     files: dict[str, str] = {}
-    if _names_addresses(deployment):
+    if deployment.has_router:
         words = router_words(deployment, engines)
     elif deployment.disaggregated:
         alone, urls = len(hosts_of(engines)) == 1, dict[Role, list[str]]()
@@ -515,16 +489,16 @@ def _router_files(deployment: Deployment, engines: Sequence[HostedReplica]) -> d
         return files
     files[ROUTER_FILE] = render(
         "plain/router.sh",
-        words=[*fact("router_programs", deployment.engine), *words],
+        words=[*deployment.engine_facts["router"]["program"], *words],
         port=fact("ports", "http"),
-        package=Raw(fact("router").get(deployment.engine, "")),
+        package=Raw(deployment.engine_facts["router"].get("package", "")),
     )
     return files
 
 
 def router_words(deployment: Deployment, engines: Sequence[HostedReplica]) -> list[str]:
     """The command line of vllm-router or SGLang's router after its name."""
-    vllm = deployment.engine == "vllm"
+    facts = deployment.engine_facts
     words = ["--host", ANYWHERE, "--port", str(fact("ports", "http"))]
     words += ["--worker-startup-timeout-secs", str(fact("startup_seconds"))]
     words += ["--request-timeout-secs", str(fact("request_seconds"))]
@@ -532,11 +506,10 @@ def router_words(deployment: Deployment, engines: Sequence[HostedReplica]) -> li
     words += router_limits(prefixes=deployment.routes_by_prefix)
     if not deployment.disaggregated:
         return [*words, "--policy", BALANCES, "--worker-urls", *(engine.url for engine in engines)]
-    words += ["--prefill-policy", BALANCES, "--decode-policy", BALANCES]
-    words += ["--vllm-pd-disaggregation", "--kv-connector", "nixl"] if vllm else ["--pd-disaggregation"]
+    words += ["--prefill-policy", BALANCES, "--decode-policy", BALANCES, *facts["router"]["handover"]]
     for engine in engines:
         words += [f"--{engine.pool.role.value}", engine.url]
-        if not vllm and engine.pool.role is Role.PREFILL:
+        if "handover" in facts and engine.pool.role is Role.PREFILL:
             words.append(str(engine.port("bootstrap")))
     return words
 

@@ -24,7 +24,7 @@ from optimizer.plans.plan import Route
 from search_spaces.problem import Balancing
 
 from .deployment import DeployedPool, Deployment, GatewayRouting, fact
-from .flags import engine_flags, node_ranks, place_words, plain_words, span_words
+from .flags import engine_flags, node_flags, node_ranks, plain_words
 from .formats import manifest, manifest_of, objects, pod_text
 
 SECRET: Final = "hf-token-secret"  # noqa: S105 - its name, not what it holds
@@ -220,15 +220,15 @@ def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
     """A pod of an engine; serves: whether it takes requests, as the first of those that an engine has does."""
     has_proxy = serves and pool.role is Role.DECODE
     port = int(fact("ports", "behind_proxy" if has_proxy else "http"))
-    serve = ["vllm", "serve"]
-    if not serves and pool.settings.data > 1:  # its first data rank is a product, which only a shell computes
-        start = f"$((LWS_WORKER_INDEX * {node_ranks(pool)}))"
-        serve = ["sh", "-c", pod_text(f'exec vllm serve "$@" --data-parallel-start-rank {start}'), "vllm"]
+    serve = deployment.engine_facts["program"]
     words = [pod_text(word) for word in plain_words(engine_flags(deployment, pool))[1:]]  # the model without its flag
-    if pool.nodes > 1:  # the controller gives every container of a group the address of the first and its own place
-        words += span_words(pool, "$(LWS_LEADER_ADDRESS)", lambda kind: int(fact("ports", kind)))
-        place = ["--node-rank", "$(LWS_WORKER_INDEX)"] if pool.settings.data == 1 else []
-        words += place_words(pool, 0) if serves else [*place, "--headless"]
+    # the controller gives every container of a group the address of the first and its own place
+    head, ports = "$(LWS_LEADER_ADDRESS)", partial(fact, "ports")
+    rank, start = (0, 0) if serves else ("$(LWS_WORKER_INDEX)", f"$((LWS_WORKER_INDEX * {node_ranks(pool)}))")
+    place = node_flags(deployment, pool, ports, head=head, rank=rank, first=start)
+    for name in [name for name, value in place.items() if value == start]:  # a product, which only a shell computes
+        serve = ["sh", "-c", pod_text(f'exec {" ".join(serve)} "$@" {name} {place.pop(name)}'), serve[0]]
+    words += plain_words(place)
     words += ["--host", "0.0.0.0", "--port", str(port)] if serves else []  # noqa: S104
     return fleet_objects(
         "llmd/pod.yaml",
@@ -248,8 +248,6 @@ GRID_FILE: Final = "global_router_config.json"
 GRID_FOLDER: Final = "/etc/pdplan-router"
 PLANNER_CONFIG: Final = "planner_config.json"
 PROFILE_FOLDER: Final = "/etc/pdplan"
-KV_EVENTS: Final[Mapping[str, Any]] = {"publisher": "zmq", "topic": "kv-events", "endpoint": "tcp://*:20080"}
-"""Where an engine tells which prefixes it holds, for routing by prefix; vLLM wants to be told that it shall."""
 
 
 Component = dict[str, Any]
@@ -351,14 +349,15 @@ def _frontend(deployment: Deployment, words: list[str]) -> Component:
 
 def _worker(deployment: Deployment, pool: DeployedPool) -> Component:
     """An engine with its flags and Dynamo's own; whoever computes prompts tells the router which prefixes it holds."""
-    engine, has_one_role = deployment.engine, pool.role is not Role.COLOCATED
+    has_one_role = pool.role is not Role.COLOCATED
     kind = pool.role.value if has_one_role else "worker"
     flags = engine_flags(deployment, pool) | ({"--disaggregation-mode": kind} if has_one_role else {})
     if deployment.routes_by_prefix and pool.role is not Role.DECODE:
-        events = {**KV_EVENTS, **({"enable_kv_cache_events": True} if engine == "vllm" else {})}
-        events_flag = {"--kv-events-config": json.dumps(events, separators=(",", ":"))}
-        flags |= {"--publish-kv-events": True} if engine == "trtllm" else events_flag
-    return _component(deployment, pool.name, kind, engine, plain_words(flags), replicas=pool.replicas, pool=pool)
+        events = deployment.engine_facts["events"].items()
+        flags |= {name: value if value is True else json.dumps(value, separators=(",", ":")) for name, value in events}
+    return _component(
+        deployment, pool.name, kind, deployment.engine, plain_words(flags), replicas=pool.replicas, pool=pool
+    )
 
 
 def router_words(deployment: Deployment) -> list[str]:

@@ -35,7 +35,7 @@ from .deployment import (
     LabelledSlo,
     PlannedWorkload,
     fact,
-    scattering,
+    target_facts,
     told_apart,
     versions_of,
 )
@@ -227,12 +227,12 @@ def watches(deployment: Deployment) -> list[dict[str, Any]]:
     values are bad, None where it has none; minutes: how long they may be; says: what is wrong above the line. Of
     several classes the loosest limits count, for engines do not tell classes apart.
     """
-    target, metrics = deployment.target, fact("metrics")
+    target, facts = deployment.target, deployment.engine_facts
     loosest = [max(slo.limit(metric) for slo in deployment.classes) for metric in (Metric.TTFT, Metric.TPOT)]
     ttft, tpot = (None if math.isinf(limit) else limit for limit in loosest)
     share = min(slo.attainment for slo in deployment.classes)
-    passed_over = fact("router_metrics").get("haproxy" if deployment.parted else target.name, "")
-
+    router = fact("gateway") if deployment.parted else {} if target.pods else facts["router"]
+    passed_over = router.get("down", "")
     speculations = [pool.config.speculation for pool in deployment.token_pools]
 
     def series(pools: Sequence[DeployedPool] = ()) -> str:
@@ -242,8 +242,8 @@ def watches(deployment: Deployment) -> list[dict[str, Any]]:
     rows = objects(
         "monitoring/watches.yaml",
         fleet=deployment,
-        engine=metrics.get(deployment.engine, {}),
-        front=metrics[target.name] if target.workers else {},
+        engine=facts.get("metrics", {}),
+        front=target_facts(target.name).get("metrics", {}),
         series=series,
         quantile=lambda name, where: (
             f"histogram_quantile({share:g}, sum by (le) (rate({name}_bucket{where}[{WINDOW}])))"
@@ -304,12 +304,11 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
         first, *rest = dict.fromkeys(texts.values())
         return ", ".join(f"{pool}: {text}" for pool, text in texts.items()) if rest else first
 
-    target, apart, first_pool = deployment.options.target, deployment.disaggregated, deployment.pools[0]
+    first_pool = deployment.pools[0]
     drafting = next((pool for pool in deployment.pools if pool.settings.draft), first_pool)
     speculation = drafting.config.speculation
-    scatters = deployment.behind_gateway or scattering(target, apart=apart)
     routers = (
-        (deployment.router, deployment.routes_by_prefix and not scatters),
+        (deployment.router, deployment.routes_by_prefix and not (deployment.behind_gateway or deployment.scatters)),
         (deployment.balancing, deployment.by_prefix(deployment.balancing)),
     )
     router, planned = ("the prompt's prefix, then " * by_prefix + balancing.value for balancing, by_prefix in routers)
@@ -321,12 +320,12 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
         copies=any(pool.settings.redundant for pool in deployment.pools),
         drafting=drafting,
         acceptance=", ".join(percentage(share) for share in (speculation.acceptance if speculation else ())),
-        series=fact("metrics").get(deployment.engine, {}),
+        series=deployment.engine_facts.get("metrics", {}),
         hit=deployment.demand.prefix_hit_share,
         percentage=percentage,
         router=router,
         planned_router=planned if any(pool.replicas > 1 for pool in deployment.prompt_pools) else router,
-        connector=connector(deployment) if apart and deployment.engine == "vllm" else "NIXL",
+        connector=connector(deployment) if deployment.disaggregated else "",
         ucx=kubernetes.vendor_fact(first_pool, "ucx") if deployment.target.pods else "",
     )
     return [(setting, text, why) for setting, text, why in rows]
@@ -348,7 +347,7 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
         chosen_by=hosts.chosen_by(deployment) if deployment.behind_gateway else "",
         hosts=[host.name for host in hosts.hosts_of(instances)],
         routers=[host.name for host in hosts.router_hosts(instances)],
-        router="" if deployment.behind_gateway else fact("router").get(deployment.engine, ""),
+        router="" if deployment.behind_gateway else deployment.engine_facts["router"].get("package", ""),
         helm=Raw(kubernetes.router_command(deployment)) if kubernetes.PICKER_FILE in files else "",
         header=hosts.HEADER,
         labels=[slo.label for slo in deployment.classes] if hosts.class_names(deployment) else [],
@@ -368,7 +367,7 @@ def scattered_words(deployment: Deployment) -> str:
     many = sum(pool.replicas for pool in deployment.prompt_pools) > 1
     if deployment.demand.prefix_hit_share == 0.0 or deployment.behind_gateway or not many:
         return ""
-    why = scattering(deployment.options.target, apart=deployment.disaggregated)
+    why = deployment.scatters
     if not deployment.routes_by_prefix:  # a plan of sessions
         why = why or "a least-requests router is not told to keep a session where it was"
     subject = "Turns of a session" if deployment.demand.sessions else "Prompts with a common prefix"
