@@ -78,7 +78,8 @@ def workload(console: Console, /, *, trace: Path, force: bool, **options: Any) -
     any CSV or JSONL; .gz too), or a Prometheus range query of vLLM's metrics, and prints its rate,
     burstiness, lengths and prefix hits. -o writes a workload.yaml with its length histogram, for
     `pdplan optimize`. It plans for the mean rate, unless --rate states another.
-    Rows that no engine can serve (a length missing, n/a or below 1) are left out and counted, up to 5 %.
+    Rows that no engine can serve (a length missing, n/a or below 1) are left out and counted; more than 5 % are an
+    error.
     For a trace of sessions (session_id with delays, or Bailian's chat_id), it shows and writes the sessions.
     """
     from search_spaces.loader import workload_yaml_text

@@ -121,8 +121,8 @@ def _day_words(plan: Plan) -> str:
     above = sum(value > planned * (1 + 1e-9) for value in rates)
     over = f". In {plural(above, 'hour')} of the day the rate is above the planned one." if above else ""
     return (
-        f"{rate(min(rates))} to {rate(max(rates))} over the hours of a day, planned for {rate(planned)}, of which the "
-        f"day's mean uses {percent(day_rate(plan) / planned)}{over}"
+        f"{rate(min(rates))} to {rate(max(rates))} over the hours of a day, planned for {rate(planned)}; the "
+        f"day's mean is {percent(day_rate(plan) / planned)} of that{over}"
     )
 
 
@@ -387,7 +387,7 @@ def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:
 def base_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     """Say which fleets the section's costs are of, and how the recommended one stands to them."""
     own, base = hourly(plan.cost_usd_per_hour), hourly(sensitivity.usd_per_hour)
-    opening = f"One lever moves at a time, by formula. Costs are those of the cheapest fleet, now {base}"
+    opening = f"One lever changes at a time. Costs are those of the cheapest fleet by formula, now {base}"
     if _alike(own_pools(plan), sensitivity.pools):
         return f"{opening}, the recommended one."
     simulated_fleets = [] if plan.simulation is None else plan.simulation.others
@@ -424,7 +424,7 @@ def sensitivity_section(plan: Plan) -> Section:
         f"No other lever changes the fleet within {percent(sensitivity.share)}"
         if sensitivity.complete and not changes
         else "",
-        "Step times are moved over the 90 % interval of our prediction errors" if sensitivity.complete else "",
+        "Step times change over the 90 % interval of our prediction errors" if sensitivity.complete else "",
     )
     cells = [
         (

@@ -216,7 +216,7 @@ def _pool_faults(deployment: Deployment, pool: DeployedPool) -> Iterator[str]:
     if (reason := memory_refused(deployment.model, pool.config)) is not None:
         yield reason
     if pool.nodes > 1 and not deployment.target.spans:
-        files = f"the files of {deployment.target.name} start no engine on several"
+        files = f"the files of {deployment.target.name} start engines on one host only"
         yield f"an engine of {settings.gpus} GPUs spans {pool.nodes} hosts, and {files}"
     if settings.gpus != pool.nodes * gpus:
         yield f"an engine of {settings.gpus} GPUs does not fill {pool.nodes} nodes of {gpus} GPUs"
@@ -238,7 +238,7 @@ def _lengths(deployment: Deployment) -> str:
         where = f"{'with' if deployment.disaggregated else 'without'} prefill replicas"
         return f"{sends}, and the target's router does not do so {where}"
     if deployment.routing is GatewayRouting.BOTH_KINDS:
-        return "the plan serves some requests in one engine and hands others over, and no router of a target does both"
+        return "the plan hands some requests over and serves others colocated, and no target's router does both"
     if deployment.routing is GatewayRouting.BY_LENGTH and deployment.disaggregated:
         return coarse_words(deployment)
     if deployment.routing is GatewayRouting.BY_LENGTH:
