@@ -275,7 +275,7 @@ def check_file(config: Mapping[str, Any], fields: ConfigFields) -> None:
 
 
 def _family_of(values: Mapping[str, Any]) -> Family:
-    """The family of a model_type, or where that is not known of its class, by which engines choose an implementation.
+    """The family of a model_type; if that is unknown, of the model's class, by which engines choose an implementation.
 
     >>> _family_of({"model_type": "my_llama", "architectures": ["LlamaForCausalLM"]}).defaults["multi_head"]
     True

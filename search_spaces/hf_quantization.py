@@ -205,7 +205,7 @@ def _specs(quantization: Mapping[str, Any], method: str) -> Iterator[_Spec]:
 
 
 FUSED = {"gate_up_proj": ("gate_proj", "up_proj"), "qkv_proj": ("q_proj", "k_proj", "v_proj")}
-"""Matrices that engines read as one, and those that they are."""
+"""Matrices that engines read as one, and their parts."""
 
 
 def _listed(layers: Mapping[str, Any]) -> Iterator[_Spec]:

@@ -146,8 +146,8 @@ def by_formula(instance: Instance, late: Late = never, usable: BoolArray | None 
 def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     """The cheapest fleet of an instance: by formula, and confirmed by simulation where the effort simulates.
 
-    Simulation begins with fleets of other engines too, as that for the plan itself does: where the cheapest by formula
-    miss, one of those may hold that costs less than more replicas.
+    Simulation begins with fleets of other engines too, as for the plan itself. Where the cheapest fleet by formula
+    misses, one of them may meet the SLO for less than more replicas cost.
     """
     late = effort.brake.stopped
     if effort.level is Level.QUICK or late():
