@@ -289,7 +289,7 @@ def _cheapest_pairs(search: FleetSearch, problem: Problem, below: float, free: B
 def _beyond(
     search: FleetSearch, problem: Problem, picks: Picks, most: int, below: float
 ) -> Iterator[tuple[Picks, int]]:
-    """Two ranges of fleets with more decode engines, up to `most`: the smallest fleet and the top decode number of each.
+    """The fleets with more decode engines, up to `most`, as two ranges: the smallest fleet and top number of each.
 
     No range where no affordable number of prefill engines holds even beside the most decode engines.
     """

@@ -65,7 +65,10 @@ LABELS: Final = {"spare_replicas": "of which spare", "gpus": "GPUs", "usd_per_ho
 """Names of settings that are not the engine's own."""
 WORDS: Final = (
     ("prefill, decode", "reading a prompt, which gives the first token; generating the other tokens one by one"),
-    ("colocated", "replicas that do both; prefill replicas hand the KV cache over to decode replicas instead"),
+    (
+        "colocated",
+        "replicas that both prefill and decode; if they are separate, prefill replicas hand the KV cache over",
+    ),
     ("TTFT, TPOT", "time to the first token; time for each output token after it"),
     ("SLO, goal", "the limits on a request's TTFT and TPOT; the share of requests that has to keep all of them"),
     ("p90", "what nine in ten requests stay within; p50, p95 and p99 likewise"),
