@@ -261,7 +261,7 @@ def prefix_sentence(plan: Plan) -> str:
     in_simulation = "" if plan.simulation is None else f", {percent(plan.simulation.prefix_hit_share)} in simulation"
     return (
         f"Prefix cache: {percent(cache.sustained)} of the input tokens are found in it{in_tier}{in_simulation}; "
-        f"with unlimited memory it would be {best}. Unused prefixes are kept for {keeps}.{_tier_words(tier)}"
+        f"unlimited memory would find {best}. Unused prefixes are kept for {keeps}.{_tier_words(tier)}"
     )
 
 

@@ -318,7 +318,7 @@ def _engine_words(instance: Instance, pool: FleetPool) -> str:
 
 def _why_none(instance: Instance, label: str) -> str:
     reasons = (reason for gpu, reason in instance.enumeration.dropped if gpu == label.removesuffix(" only"))
-    return next(reasons, "no engine of this kind is allowed or fits")
+    return next(reasons, "no such engine config is allowed and fits in memory")
 
 
 def search_summary(space: FleetSearch) -> dict[str, Any]:

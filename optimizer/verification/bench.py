@@ -542,9 +542,9 @@ def look(instance: Instance, fleet: Fleet) -> tuple[float, str]:
 
 def miss_words(verdict: Verdict) -> str:
     """The end of a sentence: how a fleet missed."""
-    where = "the recorded requests come in their own order" if verdict.replayed else "simulated"
+    where = "the recorded requests are replayed in order" if verdict.replayed else "simulated"
     if verdict.stuck:
-        return "stays behind in simulation once its KV memory was full"
+        return "does not recover in simulation from a burst that fills its KV memory"
     if verdict.near_capacity:
         return f"falls behind at {percentage(NOTABLE)} more requests when simulated"
     if verdict.judgement.overloaded:
@@ -566,5 +566,5 @@ def interval_words(item: ClassJudgement) -> str:
     """The 95 % interval in words, and why it does not confirm a class whose share reaches the goal."""
     low, high = (percentage(end, 1) for end in (item.attainment_low, item.attainment_high))
     if item.proven:
-        return f"{low} to {high}, lower at the level that confirms"
+        return f"{low} to {high}; the wider interval that decides contains the goal"
     return f"{low} to {high}, the lower end counts" if item.held else f"{low} to {high}"

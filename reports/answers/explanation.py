@@ -162,7 +162,7 @@ def why_words(standing: Standing) -> str:
     cost, best, binding = standing.cost, standing.best, standing.binding
     if cost is None or best is None or binding is None:
         return _why_none(standing.search, standing.config, standing.role)
-    full = f"its pool keeps {percentage(standing.used or 0.0)} of its {constraint_words(binding)} busy on average"
+    full = f"its pool uses {percentage(standing.used or 0.0)} of its {constraint_words(binding)} on average"
     ranked = "fleet of one pool" if standing.role is Role.COLOCATED else "fleet of a prefill and a decode pool"
     if cost <= best * (1.0 + ROUNDING):
         return f"no other engine of this role makes a cheaper {ranked}; {full}"

@@ -275,7 +275,7 @@ def on_load(problem: Problem, day: Day) -> str:
     late = f"{percent(day.late_share)} of the requests come" if day.late_share else "No request comes"
     return (
         f"Scaled on load, the fleet costs {money(day.on_load_usd_per_day)} a day and {result}. {late} while the fleet "
-        f"is too small for its hour, or is still working off the queue from then. {limit}"
+        f"is too small for its hour, or still works off the queue of that time. {limit}"
     )
 
 

@@ -17,6 +17,7 @@ from yaml import YAMLError
 
 from costmodel.engine import Role
 from costmodel.errors import InputError, shown, value_of
+from costmodel.words import join_words
 from optimizer.plans.plan import Plan
 from reports.verdict import kept_by_requests
 from reports.whole_files import LARGEST_LISTED, SUMS, check_listed, write_listed
@@ -73,7 +74,9 @@ def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> 
         if not able:
             raise
         verb = "runs" if len(able) == 1 else "run"
-        raise InputError(f"{error}; or choose --target {' or '.join(able)}, which {verb} this plan as it is") from error
+        raise InputError(
+            f"{error}; or choose --target {join_words(able, 'or')}, which {verb} this plan as it is"
+        ) from error
 
 
 def planned_target(plan: Plan) -> str:
