@@ -76,7 +76,7 @@ def as_stored(
     rules = _rules(section)
     votes = _votes(rules, layers, apart, single)
     for dtype, spec, (component,) in _usual(_object(section.get("quantized_layers"))):
-        if set(votes[component]) == {SIXTEEN_BIT}:  # the list has it under names that are not known
+        if set(votes[component]) == {SIXTEEN_BIT}:  # its listed modules have unknown names
             form = WeightFormat(dtype, _scale({**spec, "quant_method": _method_of(section)}, dtype))
             votes[component] = Counter({form: votes[component].total()})
     formats: dict[Part, WeightFormat] = {}

@@ -456,7 +456,9 @@ def wish_of(problem: Problem, level: Level, wish: Wish | None) -> Wish | None:
     if level is Level.QUICK:
         raise InputError("--front: its fleets are simulated, but --effort is quick; allowed: standard, thorough")
     if goal is not Goal.MIN_COST:
-        raise InputError(f"--front: cost against tail needs a demand to meet: objective min_cost, not {goal.value}")
+        raise InputError(
+            f"--front shows cost against latency at one demand: it needs objective min_cost, not {goal.value}"
+        )
     return wish
 
 

@@ -330,10 +330,10 @@ class Bench:
     def verdict_of(
         self, fleet: Fleet, judgement: Judgement, *, stuck: Judgement | None = None, held: bool = True, number: int = 0
     ) -> Verdict:
-        """The verdict on a fleet from what its runs say; stuck: what the one with a crowd says, where it misses.
+        """The verdict on a fleet from its runs; stuck: the judgement of the run that begins with a crowd, if it misses.
 
-        A fleet that keeps its goals keeps them for the recorded requests in their own order too. These come once, so
-        what counts is the share of them in time: there is no interval about it.
+        A fleet must also meet its goals when the recorded requests are replayed in order. They come once, so the share
+        that meets the SLO counts as it is, without an interval.
         """
         holds = held and stuck is None
         replay = self.replayed(fleet) if holds else None

@@ -297,7 +297,7 @@ def _trust(plan: Plan) -> Section:
     facts = (
         f"Demand: {question.demand_sentence(plan)}" if question.has_fleet(plan) else "",
         f"{basis * question.has_fleet(plan)}Nothing here was measured on your machines.",
-        f"The plan rests on {assumption_words}: see provenance.assumptions in plan.json." if source.assumptions else "",
+        f"The plan rests on {assumption_words}: provenance.assumptions in plan.json." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}.",
     )
