@@ -223,7 +223,7 @@ def _prompts() -> str:
         f"{', '.join(factors)}.\n"
         f"On workers that only prefill, these steps take {gpus[0].in_engine.prefill_worker:g} times as long as their "
         "kernels instead.\n"
-        "GPUs of a generation share a figure. Measured, not fitted to serving: what the units bound takes\n"
+        "GPUs of a generation share a figure. Measured, not fitted to serving: kernels bound by compute take\n"
         f"{gpus[0].in_engine.arithmetic:g} times as long in an engine as in the kernel tables, whose short runs do not "
         "reach the power limit."
     )

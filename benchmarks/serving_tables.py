@@ -208,5 +208,5 @@ def tables_of(file: str, *, corrected: bool = False) -> list[Table]:
     if not corrected:
         for reason, count in Counter(one.reason for one in refused).items():
             print(f"{file}: {count} rows are not predicted: {reason}")
-    plain = [each for each in found if each.prefill.speculation is None]  # acceptance is not the tables' matter
+    plain = [each for each in found if each.prefill.speculation is None]  # the tables have no drafted tokens
     return [make_table(batch, file) for batch in batches_of(plain)]

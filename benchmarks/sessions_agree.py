@@ -27,7 +27,7 @@ from reports.question import has_fleet  # noqa: E402
 from reports.text import percent  # noqa: E402
 
 SHARE, HITS = 0.05, 0.02
-"""Differences between formula and simulation from which on they are told: of the requests, and of the input tokens."""
+"""Differences between formula and simulation that are still alike: of the requests, and of the input tokens."""
 HEAD = ("workload", "$/h", "by formula", "planned", "evaluate", "simulate", "disagree")
 
 

@@ -155,7 +155,7 @@ class InEngine:
     first_token: time until the first token of a prompt over that of the steps that compute it, of models with routed
     experts on engines that decode too; the engine is busy with it no longer than its steps last. expert_step: time of a
     step over that of its kernels, of the same models; prefill_worker: a further factor on the same steps, on workers
-    that only prefill. traffic: factor on whatever HBM bounds; arithmetic: on whatever the units bound, whose clock
+    that only prefill. traffic: factor on memory-bound kernels; arithmetic: on compute-bound ones, whose clock
     falls at the power limit.
     """
 

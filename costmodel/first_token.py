@@ -3,7 +3,7 @@
     TTFT = R + a + f s + D             colocated
     TTFT = R + a + f s + x + D + Y     where roles are apart
 
-    R    read of a history that only the KV tier has; 0 of all other requests    `prefix_cache.TierReads`
+    R    read of a history that only the KV tier has; else 0                     `prefix_cache.TierReads`
     a    what no load changes: HTTP, tokenizing, scheduling, a hand-over         `engine.ServingPolicy.fixed_ttft`
     f s  the prompt's steps once started; a first token may come later than they `engine_arrays.first_token_factor`
     x    transfer of the KV cache that no step hides                             `hidden_transfer`

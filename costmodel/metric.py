@@ -134,7 +134,7 @@ def metrics_of(scope: Scope) -> tuple[Metric, ...]:
 
 
 def limit_names(metrics: Container[Metric], scope: Scope) -> str:
-    """Names of those limits that a late token of a scope can break: its own, and those of the whole request.
+    """Names of the limits that late tokens of a scope can break: the scope's own, and those of the whole request.
 
     >>> limit_names([Metric.TTFT, Metric.TPOT, Metric.E2E], Scope.LATER)
     'TPOT or e2e'

@@ -266,7 +266,7 @@ def solved_sweep(
     if number > MOST_UNLOGGED and resume is None:
         raise InputError(
             f"the axes make {number:,} scenarios; more than {MOST_UNLOGGED:,} need resume (--resume LOG), a log of "
-            "finished rows to go on from"
+            "finished rows from which a stopped sweep continues"
         )
     effort = ScenarioEffort.SIMULATED if simulate else ScenarioEffort.FULL if full else None
     looks = 0 if simulate else _value("verify", count(bounds.LOOKS), verify)  # every fleet is simulated then

@@ -356,8 +356,8 @@ def why_not_sentence(row: Alternative) -> str:
 def miss_sentences(plan: Plan) -> list[str]:
     """Say which fleets came closest, at which price, and which share of requests would meet the SLO, as far as known.
 
-    They are those named so, else the one of the highest attainment. Why it is none stands there where no limit of the
-    plan says it, and of others than the nearest.
+    They are the alternatives of that kind, else the one of the highest attainment. A fleet has its own reason where no
+    limit of the plan gives one, or where it is not the nearest.
     """
     sentences = []
     rows_named_so = [row for row in plan.alternatives if row.kind == "nearest_miss"]
@@ -370,10 +370,10 @@ def miss_sentences(plan: Plan) -> list[str]:
         opening = f"{capital(alternative_name(miss))}" if number else "Nearest miss"
         keeps_goals = is_number(miss.attainment) and all(miss.attainment >= slo.attainment for slo in slo_classes(plan))
         if not number and violated(plan) and keeps_goals:
-            limit = "this limit" if len(violated(plan)) == 1 else "these limits"
+            limit, verb = ("this limit", "is") if len(violated(plan)) == 1 else ("these limits", "are")
             looser = any(binding.unit == "s" for binding in violated(plan))  # and no looser than it is relaxed below
             lifted = miss.label if miss.label.startswith("without ") else f"without {limit}"
-            change = f"with {limit} relaxed as below" if looser else lifted
+            change = f"if {limit} {verb} relaxed as below" if looser else lifted
             share = f"{percent(miss.attainment)} of requests, {basis}"
             sentences.append(f"Cheapest fleet {change}: {pools}{price}; it would meet the SLO ({share}).")
             continue

@@ -202,7 +202,7 @@ def slo_result_sentence(plan: Plan, outcome: Outcome | None = None) -> str:
     worst = max(simulation.classes, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
     result = result_words(outcome or worst.outcome, worst, simulation.classes)
     ends = (percent_beside(share, worst.attainment_goal) for share in (worst.attainment_low, worst.attainment_high))
-    fresh = "fresh requests" if simulation.confirmation else "requests by which it was also chosen"
+    fresh = "fresh requests" if simulation.confirmation else "requests that were also used to choose it"
     source = "" if simulation.recorded is None else f" drawn from {clean(simulation.recorded.source, 60)}"
     basis = f"{count(simulation.requests)} {fresh}{source} (95 % interval {' to '.join(ends)})"
     if (run := simulation.recorded) is None:
@@ -232,14 +232,14 @@ def result_words(
 
 
 def strain_words(fleet: FleetEvaluation | Verdict) -> str:
-    """Say under which strain a fleet misses whose runs meet the SLO: a burst, the recorded order, a few more requests.
+    """Say which further test a fleet fails whose runs meet the SLO: a burst, the recorded order, a few more requests.
 
-    Empty where it stands all.
+    Empty if it passes them all.
     """
     if fleet.stuck:
-        return " A burst that fills its KV memory leaves it behind for good."
+        return " It does not recover from a burst that fills its KV memory."
     if fleet.replayed:
-        return " It misses when the recorded requests come in their own order."
+        return " It misses when the recorded requests are replayed in order."
     if fleet.near_capacity:
         return " It is too near its limit to tell: with 5 % more requests its queues grow without end."
     return ""
@@ -261,7 +261,7 @@ def prefix_sentence(plan: Plan) -> str:
     in_simulation = "" if plan.simulation is None else f", {percent(plan.simulation.prefix_hit_share)} in simulation"
     return (
         f"Prefix cache: {percent(cache.sustained)} of the input tokens are found in it{in_tier}{in_simulation}; "
-        f"the traffic allows {best}. Unused prefixes are kept for {keeps}.{_tier_words(tier)}"
+        f"unlimited memory would find {best}. Unused prefixes are kept for {keeps}.{_tier_words(tier)}"
     )
 
 
@@ -272,7 +272,7 @@ def _tier_words(tier: Mapping[str, Any]) -> str:
     place = "in a store that replicas share" if tier.get("shared") else "of host memory"
     service = " No deployment files start that store." if tier.get("shared") else ""
     usd = usd_per_gpu(tier["capacity_per_gpu"], tier.get("price_per_gib", 0.0))
-    price = f"it costs {hourly(usd)} per GPU" if usd else "no price is counted"
+    price = f"it costs {hourly(usd)} per GPU" if usd else "its price is not counted"
     return f" KV cache tier: {size(tier['capacity_per_gpu'])} {place} per GPU; {price}.{service}"
 
 
@@ -292,9 +292,9 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
     spares = any(pool.spare_replicas for pool in plan.pools)
     subject = "No spare: with one replica fewer"
     if spares:
-        subject = "Apart from the spares every replica is needed: with one fewer"
+        subject = "Apart from the spares, every replica is needed: with one fewer"
     if not spares and any(undecided(row, plan) for row in rows):
-        subject = "Whether a replica is spare is undecided: with one fewer"
+        subject = "It is undecided whether a replica is spare: with one fewer"
     losses = list[str]()
     for row in rows:
         name, share, goal = tightest(row.attainment, plan.classes)
@@ -308,7 +308,7 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
         whose = "" if losses else f" of {requests_of(name, plan.classes)} meet the SLO"
         why = next((reason for reason, holds in reasons.items() if holds), "")
         losses.append(f"in {clean(row.what).partition(':')[0]}, {percent(share)}{whose}{why}")
-    also = "; pdplan resilience tells which losses the spare replicas cover" if spares else ""
+    also = "; pdplan resilience shows which losses the spare replicas cover" if spares else ""
     return f"{subject} {'; '.join(losses)}{also}."
 
 
@@ -472,7 +472,9 @@ def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
     is_endless = any(times.high is None for bar in bars for times in (bar.ttft_s, bar.tpot_s) if times is not None)
     return said(
         "90 % interval: nine of ten past predictions were off by no more than this." if bars else "",
-        "To overload: GPUs as slow as our slowest predictions fall behind, and the queue grows." if is_endless else "",
+        "To overload: GPUs as slow as our slowest predictions cannot keep up, so the queue grows."
+        if is_endless
+        else "",
     )
 
 

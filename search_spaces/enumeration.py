@@ -109,7 +109,7 @@ def _platform_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, st
         vendors = " and ".join(sorted(target.vendors))
         yield "target_schedules_there", f"the files of {target.name} ask for devices of {vendors}, not of {vendor}"
     elif target is not None and gpus > accelerator.node_size and not target.spans:
-        reason = f"the files of {target.name} start no engine of {gpus} GPUs on several nodes"
+        reason = f"the files of {target.name} cannot start an engine of {gpus} GPUs on several nodes"
         yield "target_schedules_there", reason
     dtype, formats = shape.weight_dtype, support.weight_only.get(vendor)
     has_units = dtype == ACTIVATION_DTYPE or compute_dtype(dtype, accelerator) != ACTIVATION_DTYPE
@@ -122,11 +122,11 @@ def _platform_refusals(problem: Problem, shape: Shape) -> Iterator[tuple[str, st
     if not has_units and model.is_latent and support.sixteen_bit_latents:
         kernels = f"{title} reads latents there in 16 bit only"
         yield "kv_cache_has_kernels", f"{accelerator.name} has no {cache_dtype} units, and {kernels}"
-    narrow = "compressed attention" if model.is_compressed and support.eight_bit_compressed else ""
+    narrow = " of compressed attention in fp8 only" if model.is_compressed and support.eight_bit_compressed else ""
     if support.no_wider_cache and _heeds_checkpoint(support, model, dtype):
-        narrow = "a checkpoint that states so"
+        narrow = " in fp8 only, as the checkpoint states"
     if cache_dtype != "fp8" and narrow:
-        yield "kv_cache_has_kernels", f"{title} keeps the KV of {narrow} in fp8 only"
+        yield "kv_cache_has_kernels", f"{title} keeps KV{narrow}"
 
 
 def usual_kv_dtype(engine: str, model: Transformer, weight_dtype: str) -> str:
@@ -420,7 +420,7 @@ def hand_over_refusals(problem: Problem, prefill: End, decode: End) -> Iterator[
         yield "weights_agree", sentence
     if prefill.attention != decode.attention:
         pair = f"{prefill.attention or 'any GPU'} and {decode.attention or 'any GPU'}"
-        sentence = f"has no one latent attention kernel for {pair} with KV in {decode.kv_dtype}"
+        sentence = f"has no latent attention kernel for both {pair} with {decode.kv_dtype} KV"
         yield "attention_kernels_agree", f"{target_of(problem.engine).title} {sentence}"
     if problem.target is not None and prefill.pipeline > 1:
         target = target_of(problem.target)

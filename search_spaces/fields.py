@@ -367,7 +367,7 @@ class FileSection(BaseModel):
         faults += [
             Fault(
                 (key,),
-                f"says the same as {shown(field.alias)}, which stands there too; leave one of them out",
+                f"means the same as {shown(field.alias)}, which is stated too; keep one of them",
                 on_key=True,
             )
             for key, field in cls.model_fields.items()

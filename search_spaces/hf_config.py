@@ -252,7 +252,7 @@ def open_config(config: Mapping[str, Any], name: str, *, lenient: bool = False) 
     while (section := text_section(values)) is not None:
         outer, values = values, _shared(values) | values[section]
         if outer.get(TIED) is not None and values.get(TIED) is not False:
-            # The outer model has the head. Its class may tie it by default where its section says it does not.
+            # The outer model has the head. Its class may tie it by default though the section says that it is not tied.
             values = {**values, TIED: outer[TIED]}
     family = _family_of(values)
     if values is not config and family.section:
@@ -275,7 +275,7 @@ def check_file(config: Mapping[str, Any], fields: ConfigFields) -> None:
 
 
 def _family_of(values: Mapping[str, Any]) -> Family:
-    """The family of a model_type, or where that is not known of its class, by which engines choose an implementation.
+    """The family of a model_type; if that is unknown, of the model's class, by which engines choose an implementation.
 
     >>> _family_of({"model_type": "my_llama", "architectures": ["LlamaForCausalLM"]}).defaults["multi_head"]
     True

@@ -76,7 +76,7 @@ def as_stored(
     rules = _rules(section)
     votes = _votes(rules, layers, apart, single)
     for dtype, spec, (component,) in _usual(_object(section.get("quantized_layers"))):
-        if set(votes[component]) == {SIXTEEN_BIT}:  # the list has it under names that are not known
+        if set(votes[component]) == {SIXTEEN_BIT}:  # its listed modules have unknown names
             form = WeightFormat(dtype, _scale({**spec, "quant_method": _method_of(section)}, dtype))
             votes[component] = Counter({form: votes[component].total()})
     formats: dict[Part, WeightFormat] = {}
@@ -205,7 +205,7 @@ def _specs(quantization: Mapping[str, Any], method: str) -> Iterator[_Spec]:
 
 
 FUSED = {"gate_up_proj": ("gate_proj", "up_proj"), "qkv_proj": ("q_proj", "k_proj", "v_proj")}
-"""Matrices that engines read as one, and those that they are."""
+"""Matrices that engines read as one, and their parts."""
 
 
 def _listed(layers: Mapping[str, Any]) -> Iterator[_Spec]:

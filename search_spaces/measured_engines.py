@@ -351,11 +351,11 @@ def speculation_of(flags: RowFlags, engine: str) -> tuple[Speculation | None, st
         return None, ""
     acceptance = flags.acceptance or shipped_acceptance().get(flags.draft)
     if acceptance is None:
-        raise InputError(f"spec_acceptance is empty, and {flags.draft} has no usual one; such as 0.5")
+        raise InputError(f"spec_acceptance is empty, and {flags.draft} has no default; state it, such as 0.5")
     tokens = flags.draft_tokens or int(WORDS["drafted"][engine])
     assumptions = [
         *([] if flags.draft_tokens else [f"spec_tokens is not given and taken as {tokens}"]),
-        *([] if flags.acceptance else [f"spec_acceptance as {' '.join(map(str, acceptance))}"]),
+        *([] if flags.acceptance else [f"spec_acceptance is not given and taken as {' '.join(map(str, acceptance))}"]),
     ]
     return Speculation(flags.draft, tokens, acceptance), ", ".join(assumptions)
 

@@ -285,7 +285,7 @@ def check_order(key: str) -> None:
     """Raise InputError for a lever whose values have no order."""
     if not lever_of(key).ordered:
         ordered_levers = ", ".join(name for name, lever in LEVERS.items() if lever.ordered)
-        raise InputError(f"{key} has no order, so nothing breaks even along it; levers that have: {ordered_levers}")
+        raise InputError(f"{key} has no order, so it has no break-even; levers with an order: {ordered_levers}")
 
 
 def own_value(problem: Problem, key: str) -> float | None:

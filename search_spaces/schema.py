@@ -448,7 +448,7 @@ def target_faults(sections: Mapping[str, Any]) -> Iterator[Fault]:
     if engine is not None and engine not in target.engines:
         yield Fault(
             ("target",),
-            f"{target.name} runs {' or '.join(target.engines)}, but engine: {engine} is stated; leave it out, or "
+            f"{target.name} runs {' or '.join(target.engines)}, but engine: {engine} is stated; leave engine out, or "
             "state one that it runs",
         )
     constraints, search = sections.get("constraints"), sections.get("search")
@@ -526,7 +526,7 @@ def speculation_faults(sections: Mapping[str, Any]) -> Iterator[Fault]:
     depths = getattr(search, "speculative_tokens", None)
     drafted = (model is not None and model.speculation is not None) and (depths is None or max(depths) > 0)
     if depths and max(depths) > 0 and model is not None and model.speculation is None:
-        yield Fault(("search", "speculative_tokens"), "drafts tokens; state model.speculation, such as {method: mtp}")
+        yield Fault(("search", "speculative_tokens"), "needs model.speculation, such as {method: mtp}")
     for index, slo in enumerate(sections.get("slo", ()) if drafted else ()):
         for metric in metrics_of(Scope.LATER):
             if metric is not Metric.TPOT and metric in slo.limits:

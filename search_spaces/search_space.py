@@ -232,5 +232,5 @@ def token_faults(search: SearchSection, model: Transformer) -> Iterator[Fault]:
     most, fewest = max(space.max_num_batched_tokens), min(space.max_num_seqs)
     if Role.COLOCATED in space.roles and most < fewest and (search.max_num_seqs or search.max_num_batched_tokens):
         key = "max_num_batched_tokens" if search.max_num_batched_tokens else "max_num_seqs"
-        why = f"a step of {most:,} tokens at most has none for each of {fewest:,} requests at least"
+        why = f"a step of at most {most:,} tokens has too few for at least {fewest:,} requests"
         yield Fault(("search", key), f"{why}; state max_num_batched_tokens of at least {fewest:,}")

@@ -352,7 +352,7 @@ def test_a_target_that_is_named_runs_the_plan(plan: Plan, target: str, *, proven
         deployment_files(seen, options(target))
     except InputError as refused:
         named = re.search(r"; or choose --target (.*), which runs? this plan as it is$", str(refused))
-        for other in named[1].split(" or ") if named else []:
+        for other in re.split(", | or ", named[1]) if named else []:
             assert deployment_files(seen, options(other))
 
 

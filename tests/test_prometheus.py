@@ -133,7 +133,7 @@ def test_when_an_slo_was_missed(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert run(["validate", "--prometheus", str(tmp_path / "prometheus.json"), "--plan", str(tmp_path / "plan.json")])
     shown = capsys.readouterr().out
     assert "2026-05-01 08:04 UTC" in shown
-    assert shown.rstrip().endswith("(`benchmark/run.sh`) to see what predictions are off.")
+    assert shown.rstrip().endswith("(`benchmark/run.sh`) to see which predictions are off.")
 
 
 def test_metrics_are_a_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,6 +109,6 @@ def test_a_daily_profile_is_told_with_the_mean_use_of_it() -> None:
     assert day_rate(plan) == pytest.approx((12 + 7.5 * 12) / 24)
     (demand, *_) = workload_section(plan).sections
     assert dict(demand.facts)["arrivals over time"] == (
-        "1 req/s to 10 req/s over the hours of a day, planned for 7.5 req/s, of which the day's mean uses 56.7 %. In 1 "
+        "1 req/s to 10 req/s over the hours of a day, planned for 7.5 req/s; the day's mean is 56.7 % of that. In 1 "
         "hour of the day the rate is above the planned one."
     )

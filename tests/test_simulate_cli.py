@@ -113,7 +113,7 @@ def test_the_json_is_the_same_again_and_its_parts_agree(plan_file: Path, capsys:
 @pytest.mark.parametrize(
     ("test", "key", "verdict", "reason"),
     [
-        ("stays_behind", "stuck", "misses", "A burst that fills its KV memory leaves it behind for good."),
+        ("stays_behind", "stuck", "misses", "It does not recover from a burst that fills its KV memory."),
         ("gives_way", "near_capacity", "undecided", "It is too near its limit to tell: with 5 % more requests"),
     ],
 )

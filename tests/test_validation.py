@@ -121,9 +121,11 @@ def test_rows_that_draft_tokens(tmp_path: Path) -> None:
     assert 0.25 * plain.predicted < perfect.predicted < stated.predicted  # four tokens a step, which is longer
     assert usual.low < stated.low < stated.high < usual.high
     assert [row.group["mode"] for row in outcome.predicted] == ["colocated", *["colocated, mtp"] * 4]
-    assert outcome.predicted[-1].notes == ("spec_tokens is not given and taken as 2, spec_acceptance as 0.74 0.56",)
+    assert outcome.predicted[-1].notes == (
+        "spec_tokens is not given and taken as 2, spec_acceptance is not given and taken as 0.74 0.56",
+    )
     ngram, medusa, three = (row.reason for row in outcome.refused)
-    assert ngram == "spec_acceptance is empty, and ngram has no usual one; such as 0.5"
+    assert ngram == "spec_acceptance is empty, and ngram has no default; state it, such as 0.5"
     assert medusa == "spec_method: 'medusa' is not known; allowed: none, mtp, eagle3, ngram"
     assert three == "spec_tokens: 'three' is not a number"
 

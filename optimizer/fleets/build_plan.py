@@ -476,7 +476,7 @@ def pool_binding(
 def attainment_binding(name: str, miss_share: float, miss_limit: float, source: str = "") -> Binding:
     """How many requests of a class miss an SLO, and how many may [1]; source: how that is known."""
     share = percentage(miss_share, 2) if miss_share >= OPTIMAL_GAP / 2.0 or miss_share <= 0.0 else "Less than 0.01 %"
-    sentence = f"{share} of class {name} miss the SLO{source}; {percentage(miss_limit, 2)} may miss it."
+    sentence = f"{share} of class {name} misses the SLO{source}; {percentage(miss_limit, 2)} may."
     return binding("attainment", name, miss_share, miss_limit, "1", sentence)
 
 

@@ -46,17 +46,17 @@ GRANTED = {
 }
 COMPARE = "answers differ; compare their quality before relying on it."
 ROUTER = {
-    Balancing.LEAST_TOKENS: "The router is least-tokens: a prompt goes to the replica of a pool that has least prompt "
+    Balancing.LEAST_TOKENS: "The router is least-tokens: a prompt goes to the replica of a pool with the fewest prompt "
     "tokens left to compute.",
-    Balancing.LEAST_REQUESTS: "The router is least-requests: a request goes to the replica of a pool that has least of "
-    "them, as simulated; the formulas take it for a least-tokens router.",
+    Balancing.LEAST_REQUESTS: "The router is least-requests: a request goes to the replica of a pool with the fewest "
+    "requests in simulation; the formulas assume a least-tokens router.",
 }
 """What is assumed of the router of a pool."""
 EVEN_RANKS = (
     "Prefill replicas give each prompt to the data rank with the fewest tokens, as the deployment files ask "
     "(--load-balance-method total_tokens). By default they deal prompts at random, and prompts wait longer."
 )
-OTHER_ROUTERS = "Routers that tell several pools of a role apart are least-requests ones; such fleets are simulated so."
+OTHER_ROUTERS = "A router for several pools of one role is a least-requests one; such fleets are simulated with it."
 
 
 def step_errors(instance: Instance) -> list[StepError]:
@@ -242,11 +242,11 @@ def _prefix_hits(problem: Problem) -> str:
     """The prefix hits that are assumed, and when prefixes are used again."""
     load = problem.workload
     if load.sessions is not None:
-        return "A turn finds the prompt of the turn before while its replica keeps that; answers are computed again."
+        return "A turn finds the prompt of the turn before if its replica still has it; answers are computed again."
     share = percentage(load.prefix_hit_share, 1)
     if load.reuse is None:
         return f"{share} of every prompt is found in the prefix cache, whatever its length and the KV memory."
-    return f"{share} of every prompt is found in the prefix cache, where that kept it for the reuse interval."
+    return f"{share} of every prompt is found in the prefix cache, if the cache kept it for the reuse interval."
 
 
 def _cache_tier(tier: CacheTier, usd: float) -> str:

@@ -246,8 +246,8 @@ def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks:
     """Choose what to reserve and buy for a forecast; what is owned is a contract of the terms here.
 
     looks: fleets that are simulated at most, of those that serve some hour of some path. Where one misses, fleets and
-    commitments are chosen again without it: CANDIDATES times others are searched for, then those at hand must do, as a
-    fleet serves every lower rate too. What still misses is said (`BuyingPlan.missed`).
+    commitments are chosen again without it. CANDIDATES times, another fleet is searched for its rate. After that, the
+    rate gets a fleet of a higher rate. `BuyingPlan.missed` has what still misses.
     Raises InfeasibleError when no fleet serves the highest rate of the forecast.
     """
     problem = replace(problem, offers=tuple(replace(offer, owned=0) for offer in problem.offers))

@@ -77,7 +77,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Rates, ascending [1/s], and for each the ways to serve it; those of higher rates serve lower ones too.
+    """Rates, ascending [1/s], and the fleets that can serve each; a fleet of a higher rate serves lower ones too.
 
     own: the fleets that were found at each rate, of which these ways are made.
     """
@@ -224,7 +224,7 @@ def search_levels(
 def levels_without(
     levels: Levels, misses: Sequence[SizedFleet], problem: Problem, prices: Sequence[Sequence[float]]
 ) -> Levels | None:
-    """The levels without some fleets, and without rates that no other was found for; None where the highest goes."""
+    """The levels without the fleets that missed, and without rates that have no other; None if the highest has none."""
     keys = {miss.key for miss in misses}
     options = [
         [option for option in own if keys.isdisjoint(sized_fleet.key for sized_fleet in option.fleets)]

@@ -90,7 +90,7 @@ class Resilience:
         return self.whole.proven and all(loss.held for loss in self.losses)
 
     def spare_cost(self, unit: str, *, only_where_needed: bool) -> float:
-        """What N+k costs more [$/h]: for every pool or type, or for those of which a loss is not shown to be borne."""
+        """What N+k costs more [$/h]: for every pool or type, or for those whose loss breaks an SLO or is undecided."""
         losses = [loss for loss in self.losses if loss.what == unit and not (only_where_needed and loss.held)]
         return sum({loss.of: loss.spare for loss in losses}.values())
 

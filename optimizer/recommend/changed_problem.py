@@ -146,8 +146,8 @@ def by_formula(instance: Instance, late: Late = never, usable: BoolArray | None 
 def solution_of(instance: Instance, effort: Effort) -> Solution | None:
     """The cheapest fleet of an instance: by formula, and confirmed by simulation where the effort simulates.
 
-    Simulation begins with fleets of other engines too, as that for the plan itself does: where the cheapest by formula
-    miss, one of those may hold that costs less than more replicas.
+    Simulation begins with fleets of other engines too, as for the plan itself. Where the cheapest fleet by formula
+    misses, one of them may meet the SLO for less than more replicas cost.
     """
     late = effort.brake.stopped
     if effort.level is Level.QUICK or late():
@@ -417,12 +417,12 @@ def _loose_instance(instance: Instance, factor: float, limits: Sequence[Limit]) 
 
 
 def goal_missed(name: str, attainment: float, goal: float) -> Binding:
-    """How far a class is from its goal; attainment: share of its requests that is sure to be in time [1].
+    """How far a class is from its goal; attainment: share of its requests that surely meet the SLO [1].
 
-    What may miss is rounded up to hundredths of a per cent, so that what is read off it is no lower than what is kept.
+    The share that misses is rounded up to hundredths of a percent: the share shown to meet the SLO is never too high.
     """
     miss_share = math.ceil(round((1.0 - attainment) / OPTIMAL_GAP, 6)) * OPTIMAL_GAP
-    sentence = f"{percentage(1.0 - miss_share, 2)} of class {name} keep their SLO where {percentage(goal, 2)} should."
+    sentence = f"{percentage(1.0 - miss_share, 2)} of class {name} meet the SLO; {percentage(goal, 2)} should."
     return binding("attainment", name, miss_share, 1.0 - goal, "1", sentence)
 
 

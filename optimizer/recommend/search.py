@@ -318,7 +318,7 @@ def _engine_words(instance: Instance, pool: FleetPool) -> str:
 
 def _why_none(instance: Instance, label: str) -> str:
     reasons = (reason for gpu, reason in instance.enumeration.dropped if gpu == label.removesuffix(" only"))
-    return next(reasons, "no engine of this kind is allowed or fits")
+    return next(reasons, "no such engine config is allowed and fits in memory")
 
 
 def search_summary(space: FleetSearch) -> dict[str, Any]:
@@ -456,7 +456,9 @@ def wish_of(problem: Problem, level: Level, wish: Wish | None) -> Wish | None:
     if level is Level.QUICK:
         raise InputError("--front: its fleets are simulated, but --effort is quick; allowed: standard, thorough")
     if goal is not Goal.MIN_COST:
-        raise InputError(f"--front: cost against tail needs a demand to meet: objective min_cost, not {goal.value}")
+        raise InputError(
+            f"--front shows cost against latency at one demand: it needs objective min_cost, not {goal.value}"
+        )
     return wish
 
 

@@ -249,9 +249,9 @@ def cheapest_held(
 def _cheapest_pairs(search: FleetSearch, problem: Problem, below: float, free: BoolArray) -> list[tuple[Picks, float]]:
     """All fleets of least cost with a prefill and a decode pool, by best-first search over ranges of decode engines.
 
-    An entry of the queue is a fleet that holds, or a lower bound for those with its decode engines up to `most`. Beside
-    the fewest of these the fewest prefill engines are searched. Those that hold beside the most of them are a lower
-    bound for the rest of the range, which joins the queue in two halves.
+    An entry of the queue is a fleet that holds, or a range of decode engines, up to `most`, with a lower bound of its
+    cost. Of a range, the fewest prefill engines beside its fewest decode engines are searched. The rest of the range
+    joins the queue in two halves: its lower bound has the prefill engines that hold beside the most decode engines.
     """
     waiting = [(cost, picks, search.most(picks[1][0])) for cost, picks in _pairs(search, problem, below, free)]
     heapq.heapify(waiting)
@@ -289,9 +289,9 @@ def _cheapest_pairs(search: FleetSearch, problem: Problem, below: float, free: B
 def _beyond(
     search: FleetSearch, problem: Problem, picks: Picks, most: int, below: float
 ) -> Iterator[tuple[Picks, int]]:
-    """The fleets with more decode engines, up to `most`, in two ranges: the least fleet of each, and its most engines.
+    """The fleets with more decode engines, up to `most`, as two ranges: the smallest fleet and top number of each.
 
-    None where even with the most of them no affordable number of prefill engines holds.
+    No range where no affordable number of prefill engines holds even beside the most decode engines.
     """
     prefill, (setting, decode) = picks
     fewest, most = decode + 1, min(most, _most_beside(search, problem, setting, prefill, below))

@@ -330,10 +330,10 @@ class Bench:
     def verdict_of(
         self, fleet: Fleet, judgement: Judgement, *, stuck: Judgement | None = None, held: bool = True, number: int = 0
     ) -> Verdict:
-        """The verdict on a fleet from what its runs say; stuck: what the one with a crowd says, where it misses.
+        """The verdict on a fleet from its runs; stuck: the judgement of the run that begins with a crowd, if it misses.
 
-        A fleet that keeps its goals keeps them for the recorded requests in their own order too. These come once, so
-        what counts is the share of them in time: there is no interval about it.
+        A fleet must also meet its goals when the recorded requests are replayed in order. They come once, so the share
+        that meets the SLO counts as it is, without an interval.
         """
         holds = held and stuck is None
         replay = self.replayed(fleet) if holds else None
@@ -542,9 +542,9 @@ def look(instance: Instance, fleet: Fleet) -> tuple[float, str]:
 
 def miss_words(verdict: Verdict) -> str:
     """The end of a sentence: how a fleet missed."""
-    where = "the recorded requests come in their own order" if verdict.replayed else "simulated"
+    where = "the recorded requests are replayed in order" if verdict.replayed else "simulated"
     if verdict.stuck:
-        return "stays behind in simulation once its KV memory was full"
+        return "does not recover in simulation from a burst that fills its KV memory"
     if verdict.near_capacity:
         return f"falls behind at {percentage(NOTABLE)} more requests when simulated"
     if verdict.judgement.overloaded:
@@ -566,5 +566,5 @@ def interval_words(item: ClassJudgement) -> str:
     """The 95 % interval in words, and why it does not confirm a class whose share reaches the goal."""
     low, high = (percentage(end, 1) for end in (item.attainment_low, item.attainment_high))
     if item.proven:
-        return f"{low} to {high}, lower at the level that confirms"
+        return f"{low} to {high}; the wider interval that decides contains the goal"
     return f"{low} to {high}, the lower end counts" if item.held else f"{low} to {high}"

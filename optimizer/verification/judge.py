@@ -460,8 +460,7 @@ def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:
 def breakdown(instance: Instance, judgement: Judgement) -> tuple[int, str] | None:
     """Index of the pool that breaks first in these runs, and its limit (`Breakdown`); None if no request is late.
 
-    Of a fleet that keeps up, the pool that is to blame for most late requests, and the metric that most of these
-    exceed.
+    Of a fleet that keeps up: the pool that makes most requests late, and the limit that most of these exceed.
     """
     if judgement.proven:
         return None

@@ -272,9 +272,9 @@ def route_attainment(instance: Instance, judgement: Judgement) -> FloatArray:
 def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> list[Binding]:
     """Limits by formula; limits of pools are simulated, with their reason, where the simulation refutes them.
 
-    A pool that the formulas let give out below the goodput took that much in the simulation; and the pool that broke at
-    the next rate takes no more, if by formula it would take that too. Without a simulated goodput only the rows stay
-    that can take the planned load; of a fleet whose goodput is below the planned rate all stay.
+    The simulation refutes a pool's limit in two cases: by formula the pool is full below the goodput, or it still has
+    room at the next rate, where it broke. Its limit is then the goodput. Without a simulated goodput, only rows stay
+    that can take the planned load. If the goodput is below the planned rate, all rows stay.
     """
     if simulation.goodput_rps is None or simulation.goodput_fails_rps is None:
         return [row for row in rows if row.slack >= 0.0]

@@ -138,8 +138,8 @@ class SimulationRequest:
                 raise InputError(f"{flag} {reason}, so it does not go with {conflicts[0]}")
         if self.concurrency is not None and self.run_requests < PER_USER * self.concurrency:
             raise InputError(
-                f"--concurrency {self.concurrency} needs --requests {PER_USER * self.concurrency} or more, for the "
-                f"first {self.concurrency} come at once and only a tenth is warm-up; found {self.run_requests}"
+                f"--concurrency {self.concurrency} needs --requests {PER_USER * self.concurrency} or more: the "
+                f"first {self.concurrency} start together, and only a tenth is warm-up; found {self.run_requests}"
             )
 
 
@@ -180,7 +180,7 @@ class Simulated:
 
     @property
     def outcome(self) -> Outcome:
-        """Whether the fleet meets every goal as the runs say, and where they do, under strain too."""
+        """Whether the fleet meets every goal in its runs and, if so, in the further tests of a plan."""
         return self.judgement.outcome if self.strain is None else self.strain.outcome
 
     @property
@@ -277,7 +277,7 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
 def _under_strain(
     instance: Instance, fleet: Fleet, request: SimulationRequest, volume: float, judgement: Judgement
 ) -> Verdict | None:
-    """The verdict on a fleet whose runs meet the goals, by the tests that a plan has to pass too; else None."""
+    """The verdict of the further tests of a plan on a fleet whose runs meet the goals; else None."""
     if not judgement.proven:
         return None
     bench = Bench(instance, request.seed, request.run_requests, volume)

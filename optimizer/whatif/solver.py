@@ -252,7 +252,7 @@ def cheapest_of(problem: Problem, changes: Mapping[str, Any], answers: Sequence[
     """The cheapest of some answers to a problem with some levers changed, by formula; None where none has a fleet.
 
     Of those that cost the same, the one that `optimize` would choose (`preferred`). A fleet that mixes engines
-    within a stage is taken only where it costs less than any other, so where one ties it is not taken.
+    within a stage is taken only if it costs less than every other fleet.
     """
     least = min((item.cost for item in answers if item.cost is not None), default=math.inf)
     equal = [item for item in answers if item.cost is not None and item.cost <= least * (1.0 + ROUNDING)]

@@ -193,5 +193,5 @@ class Journal:
 
     def _unwritable(self, error: OSError) -> InputError:
         return InputError(
-            f"{self.where} cannot be written: {error.strerror}; the same command goes on from the rows that are in it"
+            f"{self.where} cannot be written: {error.strerror}; the same command continues from the rows in it"
         )

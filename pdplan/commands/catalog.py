@@ -207,7 +207,9 @@ def _link(link: dict[str, float]) -> str:
 @click.argument("name", required=False)
 @click.option("--from", "config", metavar="CONFIG", help="The same as NAME.")
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write an architecture file of NAME, to be completed.")
-@click.option("--check", is_flag=True, help="Count the parameters of NAME by transformers too (pdplan[transformers]).")
+@click.option(
+    "--check", is_flag=True, help="Also count the parameters of NAME with transformers (pdplan[transformers])."
+)
 @json_option
 @force_option
 @with_console
@@ -352,7 +354,7 @@ def _model_list(entries: Sequence[dict[str, Any]], *, brief: bool) -> Document:
     late = [f"{entry['written']} {_late(entry, 'bf16')}" for entry in entries if _has_windows(entry)]
     note = "active: parameters that a token uses, embedding tables included. "
     note += "KV/token: bytes of bf16 KV cache that one more token adds"
-    note += f"; once the windows of its layers are full: {', '.join(late)}." if late else "."
+    note += f"; less once sliding windows are full: {', '.join(late)}." if late else "."
     following = "pdplan models NAME   # layers and source of one"
     return Document((), (Section(table=table_of(columns, rows)), Section(sentences=(note,))), next_step=following)
 

@@ -118,8 +118,8 @@ def simulate(
 
     A class meets its SLO when the lower end of its 95 % interval reaches the goal, and misses it when
     the upper end does not. Between the two it is undecided, and the text says how many requests decide.
-    Where every class meets its SLO at one rate, the fleet also has to recover from a burst that fills its
-    KV memory, and near its capacity to keep up with 5 % more requests, as a plan has to.
+    If every class meets its SLO at a single rate, the fleet must pass the other tests of a plan too: recover from
+    a burst that fills its KV memory, and, near its capacity, keep up with 5 % more requests.
 
     Exits with 0 when every class meets its SLO. Exits with 3 when one misses it, when the fleet cannot
     keep up, or when it is undecided ("verdict" in --json: meets, misses or undecided).

@@ -84,7 +84,7 @@ class WithLevers(click.Command):
 @click.option(
     "--shadow-prices", is_flag=True, help="Show what one more GPU, dollar or watt of each limit of FILE saves."
 )
-@share_option("--slack", "Show fleets without a GPU type or vendor that cost at most SHARE more, such as 5%.")
+@share_option("--slack", "Show fleets that do without a GPU type or vendor and cost at most SHARE more, such as 5%.")
 @click.option(
     "--chunk", "chunks", callback=chunks_of, metavar="TOKENS,…",
     help="Show TTFT, TPOT, goodput and cost of the cheapest fleet with each chunk (max_num_batched_tokens).",
@@ -92,9 +92,7 @@ class WithLevers(click.Command):
 @click.option(
     "--gap/--no-gap", default=None, help="Prove what any other fleet could save; default: for up to 64 scenarios."
 )
-@click.option(
-    "--full", is_flag=True, help="Search fleets of any number of pools, as it is done for up to 64 scenarios."
-)
+@click.option("--full", is_flag=True, help="Search fleets of any number of pools for more than 64 scenarios too.")
 @click.option(
     "--simulate", "simulated", is_flag=True, help="Prove each fleet by simulation, as pdplan optimize; slower."
 )
@@ -125,8 +123,8 @@ def whatif(console: Console, problem: Problem, /, *, file: Path, output: Output,
     SLOs, limits, or any other value of FILE by its dotted path. The list below has the short names.
 
     Each scenario gets the fleet that pdplan optimize --effort quick finds, or that of the unchanged file
-    where it costs less and still meets the SLO, and a bound on what any other fleet could save; in a
-    sweep of more than 64 scenarios the cheapest fleet of one or two pools by formula. A scenario without
+    where it costs less and still meets the SLO. The gap says what any other fleet could save at most. A sweep
+    of more than 64 scenarios has only fleets of one or two pools, by formula, and no gap. A scenario without
     a fleet is a row that says what is in the way.
 
     Exits with 3 when no scenario has a fleet that meets the SLOs.
@@ -284,7 +282,7 @@ VALUES = 5
     help="Two levers, the first down, the second across; SPEC as of pdplan whatif --vary (LOW:HIGH:COUNT, "
     "LOW:HIGH:COUNT:log or VALUE,VALUE); default: 5 values from 1/4 to 4 times what FILE has.",
 )  # fmt: skip
-@click.option("--full", is_flag=True, help="Search fleets of any number of pools, as it is done for up to 32 cells.")
+@click.option("--full", is_flag=True, help="Search fleets of any number of pools for more than 32 cells too.")
 @verify_option(0)
 @problem_options(
     "Write a page with the heat map.",
@@ -314,8 +312,8 @@ def map_command(
     of the GPU types in FILE. Shows which is cheaper, by how much, and with which GPUs. All levers of
     pdplan whatif may vary; isl and osl are the mean tokens of prompts and outputs.
 
-    Fleets are found by formula, as pdplan optimize --effort quick does; in a map of more than 32 cells,
-    of one or two pools.
+    Fleets are found by formula, as by pdplan optimize --effort quick. A map of more than 32 cells has only
+    fleets of one or two pools.
 
     Exits with 3 when no combination has a fleet that meets the SLOs.
     """

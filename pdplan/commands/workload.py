@@ -78,7 +78,8 @@ def workload(console: Console, /, *, trace: Path, force: bool, **options: Any) -
     any CSV or JSONL; .gz too), or a Prometheus range query of vLLM's metrics, and prints its rate,
     burstiness, lengths and prefix hits. -o writes a workload.yaml with its length histogram, for
     `pdplan optimize`. It plans for the mean rate, unless --rate states another.
-    Rows that no engine can serve (a length missing, n/a or below 1) are left out and counted, up to 5 %.
+    Rows that no engine can serve (a length missing, n/a or below 1) are left out and counted; more than 5 % are an
+    error.
     For a trace of sessions (session_id with delays, or Bailian's chat_id), it shows and writes the sessions.
     """
     from search_spaces.loader import workload_yaml_text
@@ -152,7 +153,7 @@ def _reading_of(console: Console, flags: Flags, transformer: Transformer | None)
             **{f"mean_{name}": float(column.mean()) if column.size else 0.0 for name, column in values.items()},
             "notes": [note] if sessions.answers_in else [],
         }
-        unset = "slo, accelerators and sessions.system_prompt, which the trace does not tell"
+        unset = "slo, accelerators and sessions.system_prompt, which are not in the trace"
         return Reading(figures, sessions.mapping(flags.rate) if transformer else {}, figures["notes"], unset)
     return _read_requests(console, flags, transformer)
 
@@ -315,7 +316,7 @@ def _page(figures: dict[str, Any]) -> Document:
         ("rate", rate_words(figures["request_rate_rps"])),
         ("peaks", peaks or MISSING),
         ("burstiness", f"{significant(figures['burstiness'])} ({basis}; 1 is Poisson)"),
-        ("prefix hits", "the trace does not tell" if hits is None else f"{percent(hits)} of the input tokens{within}"),
+        ("prefix hits", "not in the trace" if hits is None else f"{percent(hits)} of the input tokens{within}"),
         ("longest", f"{'' if is_exact else 'at most '}{count(figures['max_tokens'])} tokens, ISL + OSL"),
     )
     rows = [

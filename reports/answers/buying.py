@@ -357,7 +357,7 @@ def missed_sentences(purchase: BuyingPlan) -> list[str]:
     if not looks:
         return []
     return [
-        f"This purchase misses the SLO: it counts on {plural(len(looks), 'fleet')} that missed in simulation. At "
+        f"This purchase misses the SLO: it needs {plural(len(looks), 'fleet')} that missed in simulation. At "
         f"{rate(looks[0].fleet.rate)} a fleet of {fleet_line(looks[0].fleet.pools)} {looks[0].fault}; no fleet that "
         "was tried for this rate or a higher one meets it."
     ]

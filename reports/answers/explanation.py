@@ -162,7 +162,7 @@ def why_words(standing: Standing) -> str:
     cost, best, binding = standing.cost, standing.best, standing.binding
     if cost is None or best is None or binding is None:
         return _why_none(standing.search, standing.config, standing.role)
-    full = f"its pool keeps {percentage(standing.used or 0.0)} of its {constraint_words(binding)} busy on average"
+    full = f"its pool uses {percentage(standing.used or 0.0)} of its {constraint_words(binding)} on average"
     ranked = "fleet of one pool" if standing.role is Role.COLOCATED else "fleet of a prefill and a decode pool"
     if cost <= best * (1.0 + ROUNDING):
         return f"no other engine of this role makes a cheaper {ranked}; {full}"
@@ -182,7 +182,7 @@ def _why_none(space: FleetSearch, config: EngineQuery, role: Role) -> str:
             pairs = [(own_shape, own_shape)]  # what keeps it from another one just like it, before all
             pairs += [(own_shape, peer) if role is Role.PREFILL else (peer, own_shape) for peer in tables.shapes]
             reasons = (pair_refusal(instance.problem, *pair) for pair in pairs)
-            return f"no engine of the search space can talk to it: {next(filter(None, reasons))}"
+            return f"no engine of the search space can exchange KV with it: {next(filter(None, reasons))}"
         if step >= limit:
             return (
                 f"its shortest decode step, {step * 1e3:,.4g} ms, is not below the {limit * 1e3:,.4g} ms a token that "
@@ -191,7 +191,7 @@ def _why_none(space: FleetSearch, config: EngineQuery, role: Role) -> str:
         return _why_unsearched(instance, config)
     if not any(space.able(int(setting), space.most(int(setting))) for setting in own):
         most = max(space.most(int(setting)) for setting in own)
-        return f"too many requests miss their SLO even with {most:,} engines of it, beside the best of partners"
+        return f"too many requests miss their SLO even with {most:,} replicas of it and the best partners"
     constraints = instance.problem.constraints
     limits = [name for name in ("budget", "power", "max_gpus", "max_pools") if getattr(constraints, name) is not None]
     limit_words = join_words(limits) if limits else "the inventory and the links of its possible partners"
@@ -204,8 +204,8 @@ def _why_unsearched(instance: Instance, config: EngineQuery) -> str:
     shape = tables.shapes.index(config.shape)
     price, chunk = float(tables.usd_per_hour[shape]), config.stated.get("max_num_batched_tokens")
     if budget is not None and price > budget:
-        return f"one engine of it costs {dollars(price)}/h, over the budget of {dollars(budget)}/h"
+        return f"one replica of it costs {dollars(price)}/h, over the budget of {dollars(budget)}/h"
     if not tables.roomy[shape, :, slice(None) if chunk is None else tables.chunks == chunk].any():
-        return "beside a batch of its token budget there is no memory for the longest request"
+        return "the longest request does not fit in memory beside a step of max_num_batched_tokens"
     limits = limit_names(instance.flows.limits, Scope.LATER)
     return f"its decode steps of {config.stated.get('max_num_seqs')} requests take too long for the {limits} limit"

@@ -48,7 +48,7 @@ LEAST_SEEN: Final = 20
 """Requests that a stretch of time must have before its share within a limit is called a miss; assumed."""
 MOST_MISSES: Final = 10
 """Stretches of time in which an SLO was missed that are listed."""
-GAPS: Final = "TPOT is read from the gaps between tokens, of which long answers have more."
+GAPS: Final = "TPOT is read from the gaps between tokens, so long answers count more."
 APART: Final = (
     "Every engine times its own part of a request, so no histogram of a disaggregated fleet has the whole TTFT."
 )
@@ -221,15 +221,17 @@ def _run_verdict(plan_rate: float, slo: Slo, run: MeasuredRun) -> dict[str, Any]
     if (verdict is Outcome.MEETS and (light or _others(slo))) or (verdict is Outcome.MISSES and heavy):
         verdict = Outcome.UNDECIDED
     following = {
-        Outcome.MEETS: "Put traffic on it; `pdplan validate --prometheus` then tells from its metrics.",
-        Outcome.MISSES: "Measure by `benchmark/run.sh sweep`, correct the predictions by `pdplan calibrate`, and "
+        Outcome.MEETS: "Send it traffic; `pdplan validate --prometheus` then checks it by its metrics.",
+        Outcome.MISSES: "Measure with `benchmark/run.sh sweep`, correct the predictions with `pdplan calibrate`, and "
         "plan again with its file as `catalog:`.",
         Outcome.UNDECIDED: "Replay with AIPerf and `--goodput`, which counts the requests within all limits.",
     }[verdict]
     if verdict is Outcome.MISSES and answer_share < slo.attainment:
         following = "Read the logs of the router and the replicas: no plan foresees requests that fail."
     elif verdict is Outcome.UNDECIDED and (light or heavy):
-        following = f"It served {rate(load)}, and the plan is for {rate(plan_rate)}: replay at its own times."
+        following = (
+            f"It served {rate(load)}, and the plan is for {rate(plan_rate)}: replay the requests at their own times."
+        )
     elif verdict is Outcome.UNDECIDED and _others(slo):
         names = join_words([METRICS[metric].label for metric in _others(slo)])
         following = f"The result says nothing of {names}: measure with a tool that reports it for each request."
@@ -354,17 +356,20 @@ def _limited(slo: Slo, scrape: Scrape) -> tuple[dict[EngineSeries, tuple[float, 
 
 def _watch_next(verdict: Outcome, load: float | None, plan_rate: float, misses: Sequence[dict[str, Any]]) -> str:
     if load is not None and load > plan_rate * (1.0 + OTHER_RATE):
-        return f"Traffic is {rate(load)}, planned were {rate(plan_rate)}: plan again for it (`pdplan workload FILE`)."
+        return (
+            f"Traffic is {rate(load)}, the plan is for {rate(plan_rate)}: plan again for it (`pdplan workload FILE`)."
+        )
     if verdict is Outcome.MISSES:
         return (
-            "Traffic is no more than planned: replay the workload (`benchmark/run.sh`) to see what predictions are off."
+            "Traffic is no more than planned: replay the workload (`benchmark/run.sh`) to see which predictions "
+            "are off."
         )
     if verdict is Outcome.UNDECIDED:
         return (
-            "Histograms tell each latency apart, in buckets, and not how many requests meet all limits: "
-            "replay the workload (`benchmark/run.sh`) to tell."
+            "Histograms count each latency by itself, in buckets. They do not show how many requests meet all limits: "
+            "replay the workload (`benchmark/run.sh`) to see."
         )
-    worst = f"It missed it from {misses[0]['start']} to {misses[0]['end']}." if misses else ""
+    worst = f"It missed the SLO from {misses[0]['start']} to {misses[0]['end']}." if misses else ""
     return worst or "There is nothing to do."
 
 

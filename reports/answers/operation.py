@@ -28,8 +28,8 @@ UNDECIDED: Final = "Undecided: the goal lies within the 95 % interval of the sha
 METHOD: Final = (
     "Simulated after the loss, with requests routed to what is left; requests that were running at the loss are left "
     "out. Replicas are on nodes as in the deployment files. Spares: the price of the replicas that make up for the "
-    "loss. For the loss of a node, these assume that each pool is spread evenly over nodes of its own, and count on a "
-    "pool that was shown to bear the loss of a replica."
+    "loss. For the loss of a node, these assume that each pool is spread evenly over nodes of its own. A pool that "
+    "met the SLO after the loss of a replica needs fewer."
 )
 
 
@@ -208,9 +208,9 @@ def autoscale_document(problem: Problem, day: Day) -> Document:
     """The answer: what scaling ahead saves, what scaling on load misses, the day in stretches of equal replicas."""
     runs = f"simulated, with at least {count(day.simulated_requests)} requests for each rate and fleet"
     method = (
-        f"Replicas and shares are {runs if day.simulated_requests else 'by formula'}. Each hour is taken as if its "
+        f"Replicas and shares are {runs if day.simulated_requests else 'by formula'}. Each hour is evaluated as if its "
         "rate lasted, with routing unchanged. The queue behind too small a fleet is modeled as a fluid: a request that "
-        "comes while it stands misses the SLO. A released replica stops at once."
+        "arrives while there is a queue misses the SLO. A released replica stops at once."
     )
     return Document(
         headline=(autoscale_verdict(day),),
@@ -275,7 +275,7 @@ def on_load(problem: Problem, day: Day) -> str:
     late = f"{percent(day.late_share)} of the requests come" if day.late_share else "No request comes"
     return (
         f"Scaled on load, the fleet costs {money(day.on_load_usd_per_day)} a day and {result}. {late} while the fleet "
-        f"is too small for its hour, or is still working off the queue from then. {limit}"
+        f"is too small for its hour, or still works off the queue of that time. {limit}"
     )
 
 

@@ -294,11 +294,10 @@ def _trust(plan: Plan) -> Section:
         basis = "Latencies and request rates are simulated; utilization is by formula. "
     elif question.is_simulated_row(plan):
         basis = "Latencies are simulated; request rates and utilization are by formula. "
-    verb = "is" if len(source.assumptions) == 1 else "are"
     facts = (
         f"Demand: {question.demand_sentence(plan)}" if question.has_fleet(plan) else "",
         f"{basis * question.has_fleet(plan)}Nothing here was measured on your machines.",
-        f"{assumption_words} {verb} in force: provenance.assumptions in plan.json." if source.assumptions else "",
+        f"The plan rests on {assumption_words}: provenance.assumptions in plan.json." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}.",
     )

@@ -65,7 +65,10 @@ LABELS: Final = {"spare_replicas": "of which spare", "gpus": "GPUs", "usd_per_ho
 """Names of settings that are not the engine's own."""
 WORDS: Final = (
     ("prefill, decode", "reading a prompt, which gives the first token; generating the other tokens one by one"),
-    ("colocated", "replicas that do both; prefill replicas hand the KV cache over to decode replicas instead"),
+    (
+        "colocated",
+        "replicas that both prefill and decode; if they are separate, prefill replicas hand the KV cache over",
+    ),
     ("TTFT, TPOT", "time to the first token; time for each output token after it"),
     ("SLO, goal", "the limits on a request's TTFT and TPOT; the share of requests that has to keep all of them"),
     ("p90", "what nine in ten requests stay within; p50, p95 and p99 likewise"),
@@ -121,8 +124,8 @@ def _day_words(plan: Plan) -> str:
     above = sum(value > planned * (1 + 1e-9) for value in rates)
     over = f". In {plural(above, 'hour')} of the day the rate is above the planned one." if above else ""
     return (
-        f"{rate(min(rates))} to {rate(max(rates))} over the hours of a day, planned for {rate(planned)}, of which the "
-        f"day's mean uses {percent(day_rate(plan) / planned)}{over}"
+        f"{rate(min(rates))} to {rate(max(rates))} over the hours of a day, planned for {rate(planned)}; the "
+        f"day's mean is {percent(day_rate(plan) / planned)} of that{over}"
     )
 
 
@@ -387,7 +390,7 @@ def _alike(own: Sequence[EnginePool], pools: Sequence[EnginePool]) -> bool:
 def base_sentence(plan: Plan, sensitivity: Sensitivity) -> str:
     """Say which fleets the section's costs are of, and how the recommended one stands to them."""
     own, base = hourly(plan.cost_usd_per_hour), hourly(sensitivity.usd_per_hour)
-    opening = f"One lever moves at a time, by formula. Costs are those of the cheapest fleet, now {base}"
+    opening = f"One lever changes at a time. Costs are those of the cheapest fleet by formula, now {base}"
     if _alike(own_pools(plan), sensitivity.pools):
         return f"{opening}, the recommended one."
     simulated_fleets = [] if plan.simulation is None else plan.simulation.others
@@ -424,7 +427,7 @@ def sensitivity_section(plan: Plan) -> Section:
         f"No other lever changes the fleet within {percent(sensitivity.share)}"
         if sensitivity.complete and not changes
         else "",
-        "Step times are moved over the 90 % interval of our prediction errors" if sensitivity.complete else "",
+        "Step times change over the 90 % interval of our prediction errors" if sensitivity.complete else "",
     )
     cells = [
         (

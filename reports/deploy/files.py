@@ -17,6 +17,7 @@ from yaml import YAMLError
 
 from costmodel.engine import Role
 from costmodel.errors import InputError, shown, value_of
+from costmodel.words import join_words
 from optimizer.plans.plan import Plan
 from reports.verdict import kept_by_requests
 from reports.whole_files import LARGEST_LISTED, SUMS, check_listed, write_listed
@@ -65,7 +66,9 @@ def deployment_files(plan: Plan, options: Options, base: Path | None = None) -> 
         if not able:
             raise
         verb = "runs" if len(able) == 1 else "run"
-        raise InputError(f"{error}; or choose --target {' or '.join(able)}, which {verb} this plan as it is") from error
+        raise InputError(
+            f"{error}; or choose --target {join_words(able, 'or')}, which {verb} this plan as it is"
+        ) from error
 
 
 def planned_target(plan: Plan) -> str:
@@ -214,7 +217,7 @@ def _pool_faults(deployment: Deployment, pool: DeployedPool) -> Iterator[str]:
     if (reason := memory_refused(deployment.model, pool.config)) is not None:
         yield reason
     if pool.nodes > 1 and not deployment.target.spans:
-        files = f"the files of {deployment.target.name} start no engine on several"
+        files = f"the files of {deployment.target.name} start engines on one host only"
         yield f"an engine of {settings.gpus} GPUs spans {pool.nodes} hosts, and {files}"
     if settings.gpus != pool.nodes * gpus:
         yield f"an engine of {settings.gpus} GPUs does not fill {pool.nodes} nodes of {gpus} GPUs"
@@ -236,7 +239,7 @@ def _lengths(deployment: Deployment) -> str:
         where = f"{'with' if deployment.disaggregated else 'without'} prefill replicas"
         return f"{sends}, and the target's router does not do so {where}"
     if deployment.routing is GatewayRouting.BOTH_KINDS:
-        return "the plan serves some requests in one engine and hands others over, and no router of a target does both"
+        return "the plan hands some requests over and serves others colocated, and no target's router does both"
     if deployment.routing is GatewayRouting.BY_LENGTH and deployment.disaggregated:
         return coarse_words(deployment)
     if deployment.routing is GatewayRouting.BY_LENGTH:

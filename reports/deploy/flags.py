@@ -98,7 +98,7 @@ class Flag:
                 degrees = " x ".join(f"{DEGREES[each]} {getattr(settings, each)}" for each in self.per[:number])
                 raise InputError(
                     f"pool {pool.id}: {self.setting} {getattr(settings, self.setting)} is not a multiple of {degrees}, "
-                    f"and engines are told {self.name} for each"
+                    f"and {self.name} must be the same for each"
                 )
             value //= getattr(settings, name)
         value = value + self.more if self.more else value
