@@ -355,9 +355,9 @@ def speculation_of(flags: RowFlags, engine: str) -> tuple[Speculation | None, st
     tokens = flags.draft_tokens or int(WORDS["drafted"][engine])
     assumptions = [
         *([] if flags.draft_tokens else [f"spec_tokens is not given and taken as {tokens}"]),
-        *([] if flags.acceptance else [f"spec_acceptance as {' '.join(map(str, acceptance))}"]),
+        *([] if flags.acceptance else [f"spec_acceptance is not given and taken as {' '.join(map(str, acceptance))}"]),
     ]
-    return Speculation(flags.draft, tokens, acceptance), ", ".join(assumptions)
+    return Speculation(flags.draft, tokens, acceptance), "; ".join(assumptions)
 
 
 def _assumptions(row: MeasuredRun) -> Iterator[str]:
