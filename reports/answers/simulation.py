@@ -171,7 +171,7 @@ def _class_rows(simulation: Simulated, number: int, metrics: Sequence[Metric]) -
         predictions["by formula"] = formula.classes[number]
     if simulation.plan.status is not Status.STATED:  # the plan of a fleet file is by formula
         predictions["planned"] = simulation.plan.classes[number].latencies
-    is_overloaded = simulation.judgement.overloaded
+    is_overloaded = number in simulation.judgement.late
     rows = [
         [clean(item.name, 30), "", "", *[""] * len(metrics)],
         ["  goal", percent(item.attainment_goal), "", *limits],
@@ -339,7 +339,7 @@ def _point_rows(point: RatePoint, metrics: Sequence[Metric], labels: Sequence[st
         [
             *(["", ""] if number else head),
             clean(item.name, 30),
-            *_attained(item, metrics, labels, is_overloaded=point.overloaded),
+            *_attained(item, metrics, labels, is_overloaded=number in point.late),
             *(["", ""] if number else tail),
         ]
         for number, item in enumerate(point.classes)
@@ -414,7 +414,7 @@ def simulation_json(simulation: Simulated) -> dict[str, Any]:
 
 def _class_json(simulation: Simulated, number: int, case: ClassJudgement) -> dict[str, Any]:
     gaps, formula = simulation.gaps[number], simulation.analytic
-    return class_record(case) | {
+    return class_record(case, is_late=number in simulation.judgement.late) | {
         "itl_max_s": asdict(gaps.quantiles) | {"max": gaps.longest},
         "analytic": None if formula is None else asdict(formula.classes[number]),
         "plan": asdict(simulation.plan.classes[number].latencies),
@@ -428,7 +428,7 @@ def _point_json(point: RatePoint) -> dict[str, Any]:
         "in_time_rps": point.in_time,
         "output_tokens_per_s": point.tokens,
         "e2e_mean_s": point.e2e,
-        "classes": [class_record(case) for case in point.classes],
+        "classes": [class_record(case, is_late=number in point.late) for number, case in enumerate(point.classes)],
         "overloaded": point.overloaded,
         "verdict": str(point.outcome),
         "held": point.proven,
