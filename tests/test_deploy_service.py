@@ -19,8 +19,8 @@ from pdplan.cli import run
 from pdplan.exits import ExitCode
 from reports.deploy.deployment import PlannedWorkload
 from reports.deploy.files import deployment_files
-from reports.deploy.measurement import drawn_rows, job_script
-from tests.deploy_cases import Case, options, plan_of
+from reports.deploy.measurement import drawn_rows, job_script, watches
+from tests.deploy_cases import Case, deployment_of, options, plan_of, two_classes
 from tests.golden_files import assert_golden
 from tests.running import QUICK, tiny, within
 
@@ -44,6 +44,20 @@ def test_the_log_of_the_benchmark_job_is_its_result(works: bool, tmp_path: Path)
     )
     assert done.returncode == (0 if works else 1)
     assert done.stdout == ("{}\n" if works else "progress\nwarning\n")
+
+
+def test_a_limit_on_whole_requests_is_watched_where_every_class_has_one() -> None:
+    """No alert where a class has no such limit; with e2e alone, no sentence speaks of a TTFT limit."""
+    both = two_classes()
+    whole = both.model_copy(update={"classes": both.classes[1:]})
+    limited, unlimited = ({row["name"]: row for row in watches(deployment_of(plan, "vllm"))} for plan in (whole, both))
+    assert limited["e2e"]["limit"] == 60.0
+    parts = [text.partition("_bucket")[0] for text in limited["e2e"]["expression"].split("rate(")[1:]]
+    assert parts == ["vllm:e2e_request_latency_seconds"] * 2  # of the prompt, then of all later tokens
+    assert limited["ttft"]["limit"] is limited["tpot"]["limit"] is None
+    assert "within the limit of e2e" in limited["queue"]["says"]
+    assert "e2e" not in unlimited
+    assert "within the limit of TTFT" in unlimited["queue"]["says"]
 
 
 @settings(max_examples=30)

@@ -228,8 +228,10 @@ def watches(deployment: Deployment) -> list[dict[str, Any]]:
     several classes the loosest limits count, for engines do not tell classes apart.
     """
     target, metrics = deployment.target, fact("metrics")
-    loosest = [max(slo.limit(metric) for slo in deployment.classes) for metric in (Metric.TTFT, Metric.TPOT)]
-    ttft, tpot = (None if math.isinf(limit) else limit for limit in loosest)
+    watched = Metric.TTFT, Metric.TPOT, Metric.E2E
+    loosest = [max(slo.limit(metric) for slo in deployment.classes) for metric in watched]
+    ttft, tpot, e2e = (None if math.isinf(limit) else limit for limit in loosest)
+    has_ttft = any(Metric.TTFT in slo.limits for slo in deployment.classes)
     share = min(slo.attainment for slo in deployment.classes)
     passed_over = fact("router_metrics").get("haproxy" if deployment.parted else target.name, "")
 
@@ -252,6 +254,8 @@ def watches(deployment: Deployment) -> list[dict[str, Any]]:
         percentile=f"p{100.0 * share:g}",
         ttft=ttft,
         tpot=tpot,
+        e2e=e2e,
+        prompt_limit="TTFT" if has_ttft else "e2e",
         planned_steps=max((1.0 / drafts.tokens_per_step for drafts in speculations if drafts), default=None),
         routers=int(fact("routers")) if target.pods else len(hosts.router_hosts(hosts.place(deployment))),
         passed_over=passed_over.format(series=f'deployment="{deployment.name}", pool=""'),
