@@ -13,10 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.plans.plan import Plan
+from costmodel.metric import Metric
+from optimizer.plans.plan import MetricResult, Plan
+from optimizer.plans.records import Quantiles
 from pdplan.api import read_plan
 from pdplan.cli import run
 from pdplan.exits import ExitCode
+from reports.answers.measured import comparison_dict
 from reports.deploy.deployment import PlannedWorkload
 from reports.deploy.files import deployment_files
 from reports.deploy.measurement import drawn_rows, job_script, watches
@@ -149,6 +152,19 @@ def test_what_was_measured_stands_beside_what_was_promised(tmp_path: Path, capsy
     assert errors["TTFT p50"] == pytest.approx(promised.p50 / 0.2 - 1.0)
     assert errors["TTFT p99"] == pytest.approx(promised.p99 / 0.6 - 1.0)
     assert list(errors) == [f"{metric} {name}" for metric in ("TTFT", "TPOT") for name in ("p50", "p90", "p99")]
+
+
+def test_whole_requests_are_compared_where_the_slo_limits_them(tmp_path: Path) -> None:
+    """The measured median is a quarter above the predicted one, so the prediction is a fifth too low."""
+    whole = MetricResult(limit_s=60.0, quantiles_s=Quantiles(20.0, 40.0, 45.0, 55.0))
+    limited = PLAN.classes[0].model_copy(update={"metrics": {Metric.E2E: whole}})
+    path = result(tmp_path)
+    measured = json.loads(path.read_text("utf-8"))
+    measured["request_latency"] = {"unit": "ms", "avg": 26e3, "p50": 25e3, "p90": 40e3, "p99": 44e3}
+    path.write_text(json.dumps(measured), "utf-8")
+    (compared,) = comparison_dict(PLAN.model_copy(update={"classes": [limited]}), path)["runs"]
+    errors = {row["name"]: row["error"] for row in compared["latencies"] if row["name"].startswith("e2e")}
+    assert errors == pytest.approx({"e2e p50": -0.2, "e2e p90": 0.0, "e2e p99": 0.25})
 
 
 def test_an_alternative_is_compared_with_its_own_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
