@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -39,7 +39,7 @@ from .deployment import (
     told_apart,
     versions_of,
 )
-from .flags import connector
+from .flags import connector, shares_of
 from .formats import Raw, manifest, manifest_of, objects, pod_text, render
 
 FOLDER: Final = "benchmark"
@@ -301,7 +301,13 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
     """
 
     def value(name: str) -> str:
-        by_pool = {pool.id: getattr(pool.settings, name) for pool in deployment.pools}
+        return by_pools({pool.id: getattr(pool.settings, name) for pool in deployment.pools})
+
+    def shares(name: str) -> str:
+        parts = shares_of(deployment, name)
+        return f"; the files state the part of one rank or stage: {by_pools(parts)}" if parts else ""
+
+    def by_pools(by_pool: Mapping[str, Any]) -> str:
         texts = {
             pool: f"{setting:,}" if isinstance(setting, int) else str(setting) for pool, setting in by_pool.items()
         }
@@ -322,6 +328,7 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
         fleet=deployment,
         first=first_pool,
         value=value,
+        shares=shares,
         copies=any(pool.settings.redundant for pool in deployment.pools),
         drafting=drafting,
         acceptance=", ".join(percentage(share) for share in (speculation.acceptance if speculation else ())),
