@@ -35,9 +35,13 @@ def marked(outcome: Outcome, share: float) -> str:
     return f"{MARKS[outcome]} {percent(share)}"
 
 
-def class_record(case: ClassJudgement) -> dict[str, Any]:
-    """A simulated class as a record: the fields that plan.json has of it, and the verdict."""
-    return asdict(case) | {"verdict": str(case.outcome), "held": case.proven}
+def class_record(case: ClassJudgement, *, is_late: bool = False) -> dict[str, Any]:
+    """A simulated class as a record: the fields that plan.json has of it, and the verdict.
+
+    is_late: whether a pool of it falls behind, so that it misses the SLO in the long run.
+    """
+    verdict = Outcome.MISSES if is_late else case.outcome
+    return asdict(case) | {"verdict": str(verdict), "held": verdict is Outcome.MEETS}
 
 
 def requests_of(name: str, classes: Sequence[object]) -> str:

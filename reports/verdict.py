@@ -341,10 +341,10 @@ def kept_by_requests(simulation: Simulation, row: JudgedFleet) -> str:
 
 
 def gap_of_any_fleet(plan: Plan) -> float | None:
-    """How far a plan is from what no fleet of any shape can beat, in its cost or its goodput [1]; None: not known."""
+    """Share of its cost that a fleet of any shape could save at most [1]; None: not known, or not what was sought."""
     floor, cost = plan.floor_usd_per_hour, plan.cost_usd_per_hour
     if plan.objective != "min_cost":
-        return plan.gap
+        return None
     return None if not cost or floor is None or is_below(floor, cost) else max(0.0, 1.0 - floor / cost)
 
 

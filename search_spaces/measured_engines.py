@@ -357,7 +357,7 @@ def speculation_of(flags: RowFlags, engine: str) -> tuple[Speculation | None, st
         *([] if flags.draft_tokens else [f"spec_tokens is not given and taken as {tokens}"]),
         *([] if flags.acceptance else [f"spec_acceptance is not given and taken as {' '.join(map(str, acceptance))}"]),
     ]
-    return Speculation(flags.draft, tokens, acceptance), ", ".join(assumptions)
+    return Speculation(flags.draft, tokens, acceptance), "; ".join(assumptions)
 
 
 def _assumptions(row: MeasuredRun) -> Iterator[str]:

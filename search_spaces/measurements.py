@@ -328,7 +328,11 @@ def _serving_row(line: int, cells: _Cells) -> MeasuredRun:
     prefill, decode = _sides(cells, gpus)
     draft = cells.optional("spec_method", choice("none", *Draft, same=WORDS["drafts"]))
     mean, middle = (cells.seconds(name, FIRST_TOKEN) for name in ("ttft_ms", "ttft_median_ms"))
-    accepted = cells.word("spec_acceptance")
+    draft_tokens, accepted = cells.optional("spec_tokens", count(SPECULATIVE_TOKENS)), cells.word("spec_acceptance")
+    if draft is None and (draft_tokens or accepted):
+        raise InputError(f"tokens are drafted, but spec_method is empty; allowed: none, {', '.join(Draft)}")
+    if draft not in (None, "none") and draft_tokens == 0:
+        raise InputError(f"spec_tokens is 0, but spec_method is {draft}; state none where no tokens are drafted")
     chunk = "max_num_batched_tokens" if cells.word("max_num_batched_tokens") else "chunked_prefill_size"
     return MeasuredRun(
         line=line,
@@ -354,7 +358,7 @@ def _serving_row(line: int, cells: _Cells) -> MeasuredRun:
             token_budget=cells.optional(chunk, count(TOKENS)),
             looks=cells.optional("scheduler_recv_interval", count(TOKENS)),
             draft=None if draft in (None, "none") else Draft(draft),
-            draft_tokens=cells.optional("spec_tokens", count(SPECULATIVE_TOKENS)),
+            draft_tokens=draft_tokens,
             acceptance=tuple(read_cell("spec_acceptance", value, share(ACCEPTANCE)) for value in accepted.split()),
         ),
     )

@@ -13,14 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from optimizer.plans.plan import Plan
+from costmodel.metric import Metric
+from optimizer.plans.plan import MetricResult, Plan
+from optimizer.plans.records import Quantiles
 from pdplan.api import read_plan
 from pdplan.cli import run
 from pdplan.exits import ExitCode
+from reports.answers.measured import comparison_dict
 from reports.deploy.deployment import PlannedWorkload
 from reports.deploy.files import deployment_files
-from reports.deploy.measurement import drawn_rows, job_script
-from tests.deploy_cases import Case, options, plan_of
+from reports.deploy.measurement import drawn_rows, job_script, watches
+from tests.deploy_cases import Case, deployment_of, options, plan_of, two_classes
 from tests.golden_files import assert_golden
 from tests.running import QUICK, tiny, within
 
@@ -44,6 +47,20 @@ def test_the_log_of_the_benchmark_job_is_its_result(works: bool, tmp_path: Path)
     )
     assert done.returncode == (0 if works else 1)
     assert done.stdout == ("{}\n" if works else "progress\nwarning\n")
+
+
+def test_a_limit_on_whole_requests_is_watched_where_every_class_has_one() -> None:
+    """No alert where a class has no such limit; with e2e alone, no sentence speaks of a TTFT limit."""
+    both = two_classes()
+    whole = both.model_copy(update={"classes": both.classes[1:]})
+    limited, unlimited = ({row["name"]: row for row in watches(deployment_of(plan, "vllm"))} for plan in (whole, both))
+    assert limited["e2e"]["limit"] == 60.0
+    parts = [text.partition("_bucket")[0] for text in limited["e2e"]["expression"].split("rate(")[1:]]
+    assert parts == ["vllm:e2e_request_latency_seconds"] * 2  # of the prompt, then of all later tokens
+    assert limited["ttft"]["limit"] is limited["tpot"]["limit"] is None
+    assert "within the limit of e2e" in limited["queue"]["says"]
+    assert "e2e" not in unlimited
+    assert "within the limit of TTFT" in unlimited["queue"]["says"]
 
 
 @settings(max_examples=30)
@@ -135,6 +152,19 @@ def test_what_was_measured_stands_beside_what_was_promised(tmp_path: Path, capsy
     assert errors["TTFT p50"] == pytest.approx(promised.p50 / 0.2 - 1.0)
     assert errors["TTFT p99"] == pytest.approx(promised.p99 / 0.6 - 1.0)
     assert list(errors) == [f"{metric} {name}" for metric in ("TTFT", "TPOT") for name in ("p50", "p90", "p99")]
+
+
+def test_whole_requests_are_compared_where_the_slo_limits_them(tmp_path: Path) -> None:
+    """The measured median is a quarter above the predicted one, so the prediction is a fifth too low."""
+    whole = MetricResult(limit_s=60.0, quantiles_s=Quantiles(20.0, 40.0, 45.0, 55.0))
+    limited = PLAN.classes[0].model_copy(update={"metrics": {Metric.E2E: whole}})
+    path = result(tmp_path)
+    measured = json.loads(path.read_text("utf-8"))
+    measured["request_latency"] = {"unit": "ms", "avg": 26e3, "p50": 25e3, "p90": 40e3, "p99": 44e3}
+    path.write_text(json.dumps(measured), "utf-8")
+    (compared,) = comparison_dict(PLAN.model_copy(update={"classes": [limited]}), path)["runs"]
+    errors = {row["name"]: row["error"] for row in compared["latencies"] if row["name"].startswith("e2e")}
+    assert errors == pytest.approx({"e2e p50": -0.2, "e2e p90": 0.0, "e2e p99": 0.25})
 
 
 def test_an_alternative_is_compared_with_its_own_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,6 +89,19 @@ def test_one_pool_that_falls_behind_is_enough() -> None:
     assert judge(instance, kept, requests=8000).proven
 
 
+@pytest.mark.parametrize(("replicas", "late"), [((4, 1), {1}), ((1, 40), {0}), ((1, 1), {0, 1})])
+def test_only_the_classes_of_a_pool_that_falls_behind_are_late(replicas: tuple[int, int], late: set[int]) -> None:
+    """Each class has a pool of its own; what a class with a pool that keeps up gets does not follow from the others."""
+    instance = small()
+    pools = (pool(instance, f"colocated-{k + 1}", Role.COLOCATED, number) for k, number in enumerate(replicas))
+    fleet = Fleet(tuple(replace(own, route=own.route * (instance.flows.slo == k)) for k, own in enumerate(pools)))
+    found = judge(instance, fleet, requests=REQUESTS, volume=20.0)
+    assert found.overloaded
+    assert found.late == late
+    assert all(found.classes[k].held for k in {0, 1} - late)
+    assert judge(instance, fleet, requests=REQUESTS, volume=0.5).late == set()
+
+
 @pytest.mark.parametrize(
     ("ttft", "tpot", "expected"),
     [(0.16, 5.0, (0, "ttft")), (60.0, 0.007, (1, "tpot")), (60.0, 5.0, None)],

@@ -35,7 +35,7 @@ from optimizer.verification.bench import make_bench
 from optimizer.verification.verify import Loop
 from search_spaces.problem import Constraints, Goal, Objective, Problem, Routing
 from tests.optimizer_cases import instance_of, offer, problem, slo, space, workload
-from tests.small_fleets import apart, small
+from tests.small_fleets import alone, apart, small
 
 Buckets = tuple[tuple[float, float, float], ...]
 
@@ -146,12 +146,12 @@ def test_no_two_pools_of_one_role_are_cheaper(case: tuple[Buckets, float, tuple[
 def test_long_prompts_on_the_dear_gpu_and_short_ones_on_the_cheap_one() -> None:
     """One H100 and one L40S do what takes two H100, for a third less."""
     given = known(LONG_AND_SHORT, 11.5, ("H100", "L40S"))
-    alone, mixed = unmixed(given), leanest(given)
-    assert [pool.replicas for pool in alone.pools] == [2]
+    single, mixed = unmixed(given), leanest(given)
+    assert [pool.replicas for pool in single.pools] == [2]
     prices = {one.accelerator.name: one.usd_per_hour for one in given.instance.problem.offers}
     assert cost_of(given, mixed) == pytest.approx(prices["H100"] + prices["L40S"])
-    assert cost_of(given, mixed) < 0.67 * cost_of(given, alone)
-    assert cheapest_of_any_parts(given, cost_of(given, alone)) == cost_of(given, mixed)
+    assert cost_of(given, mixed) < 0.67 * cost_of(given, single)
+    assert cheapest_of_any_parts(given, cost_of(given, single)) == cost_of(given, mixed)
     cards = [given.instance.problem.offers[given.instance.tables.offer[pool.shape]] for pool in mixed.pools]
     routes = {card.accelerator.name: pool.route.tolist() for card, pool in zip(cards, mixed.pools, strict=True)}
     assert routes == {"L40S": [1.0, 0.0], "H100": [0.0, 1.0]}
@@ -161,8 +161,8 @@ def test_a_gateway_of_thresholds_gets_each_length_whole_and_neighbours_together(
     buckets = ((250.0, 60.0, 0.3), (900.0, 200.0, 0.3), (2500.0, 80.0, 0.2), (6500.0, 250.0, 0.2))
     constraints = Constraints(routing=Routing.THRESHOLD)
     given = evaluated(instance_of(posed(buckets, 14.0, ("H100", "L40S", "A100-80"), constraints=constraints)))
-    alone, fleet = unmixed(given), leanest(given)
-    assert cost_of(given, fleet) < cost_of(given, alone) * CHEAPER
+    single, fleet = unmixed(given), leanest(given)
+    assert cost_of(given, fleet) < cost_of(given, single) * CHEAPER
     for pool in fleet.pools:
         served = np.flatnonzero(pool.route)
         assert set(pool.route.tolist()) <= {0.0, 1.0}
@@ -377,6 +377,19 @@ def test_the_smallest_batch_limit_still_keeps_up_with_one_replica_fewer(rate: fl
     assert pool_survives(instance, pool)
     assert pool_survives(instance, smallest)
     assert not pool_survives(instance, replace(smallest, seqs=smallest.seqs - 1))
+
+
+@pytest.mark.parametrize("load", [1.0, 1.0 + ALIKE / 4.0])
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_the_smallest_batch_limit_of_a_fleet_at_its_capacity_misses_no_goal(replicas: int, load: float) -> None:
+    """At the largest rate that it serves there is nothing to give away, not even what counts as rounding."""
+    limits = space(tensor_parallel=(1,), max_num_seqs=tuple(range(16, 97)))
+    slos = (slo(1.0, 0.03, 0.9),)
+    instance = instance_of(problem(workload=workload(10.0, MIX), slos=slos, space=limits, offers=(offer("H100"),)))
+    fleet = alone(instance, replicas, seqs=80)
+    full = at_volume(instance, goodput_volume(instance, fleet) / load)
+    assert holds_at(full, fleet)
+    assert holds_at(full, smallest_batches(full, fleet))
 
 
 def test_of_candidates_that_cost_the_same_the_one_with_most_room_is_simulated_first() -> None:

@@ -40,6 +40,16 @@ def test_a_changed_pool_says_what_changed_and_what_it_costs() -> None:
     assert "2 pools unchanged" in text
 
 
+def test_what_could_be_saved_is_of_plans_of_least_cost() -> None:
+    """The gap of a plan of most goodput is in its goodput."""
+    plan = load("disaggregated")
+    plan = plan.model_copy(update={"floor_usd_per_hour": 0.75 * (plan.cost_usd_per_hour or 0.0)})
+    found = compare(plan, plan.model_copy(update={"objective": "max_goodput", "gap": 0.6}))
+    (saving,) = (figure for figure in found.figures if figure.name == "most that another fleet could save")
+    assert saving.before == pytest.approx(0.25)
+    assert saving.after is None
+
+
 @pytest.mark.parametrize("before", NAMES)
 @pytest.mark.parametrize("after", NAMES)
 def test_pools_sum_to_the_difference_of_the_price(before: str, after: str) -> None:

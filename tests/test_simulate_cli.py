@@ -184,6 +184,17 @@ def test_a_day_has_its_worst_part(plan_file: Path, capsys: pytest.CaptureFixture
     )
 
 
+def test_a_day_that_meets_the_slo_is_served_at_its_mean_and_is_worst_when_it_is_busiest(
+    plan_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Most requests come at noon, but what is served over the day is its mean."""
+    day = answer(capsys, plan_file, "--requests", "4000", "--diurnal", "0.01,1,0.01")
+    assert day["rate_rps"] == pytest.approx(2.04, rel=0.05)
+    assert day["served_rps"] == pytest.approx(day["rate_rps"], rel=0.05)
+    assert run(["simulate", str(plan_file), "--requests", "4000", "--diurnal", "0.01,1,0.01"]) == 0
+    assert "Worst part of the day: 08:00 to 16:00 at 6 req/s" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_plan_without_a_day_is_not_replayed_over_it(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", str(plan_file), "--diurnal", "plan"]) == 2
     assert "the plan's workload has no diurnal profile" in capsys.readouterr().err

@@ -113,6 +113,7 @@ def test_rows_that_draft_tokens(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     header = "model,accelerator,engine,isl,osl,concurrency,tp,precision,spec_method,spec_tokens,spec_acceptance\n"
     drafts = ("none,,", "MTP,3,", "nextn,3,0.74 0.56", "mtp,3,1.0", "mtp,,", "ngram,3,", "medusa,3,", "mtp,three,")
+    drafts += (",3,", ",,0.7", "mtp,0,0.7")
     lines = [f"DeepSeek-V3,h200_sxm,sglang,1024,1024,1,8,fp8,{draft}\n" for draft in drafts]
     path.write_text(header + "".join(lines), encoding="utf-8")
     outcome = predict_serving(read_measurements(path)[1], load_catalog(), None)
@@ -121,13 +122,15 @@ def test_rows_that_draft_tokens(tmp_path: Path) -> None:
     assert 0.25 * plain.predicted < perfect.predicted < stated.predicted  # four tokens a step, which is longer
     assert usual.low < stated.low < stated.high < usual.high
     assert [row.group["mode"] for row in outcome.predicted] == ["colocated", *["colocated, mtp"] * 4]
-    assert outcome.predicted[-1].notes == (
-        "spec_tokens is not given and taken as 2, spec_acceptance is not given and taken as 0.74 0.56",
-    )
-    ngram, medusa, three = (row.reason for row in outcome.refused)
+    assumed_acceptance = "spec_acceptance is not given and taken as 0.74 0.56"
+    assert [row.notes for row in outcome.predicted[1:3]] == [(assumed_acceptance,), ()]
+    assert outcome.predicted[-1].notes == (f"spec_tokens is not given and taken as 2; {assumed_acceptance}",)
+    ngram, medusa, three, *unnamed, nothing = (row.reason for row in outcome.refused)
     assert ngram == "spec_acceptance is empty, and ngram has no default; state it, such as 0.5"
     assert medusa == "spec_method: 'medusa' is not known; allowed: none, mtp, eagle3, ngram"
     assert three == "spec_tokens: 'three' is not a number"
+    assert unnamed == ["tokens are drafted, but spec_method is empty; allowed: none, mtp, eagle3, ngram"] * 2
+    assert nothing == "spec_tokens is 0, but spec_method is mtp; state none where no tokens are drafted"
 
 
 @pytest.mark.parametrize("model", ["Llama-3.1-8B", "DeepSeek-V3", "Qwen3-Next-80B-A3B"])

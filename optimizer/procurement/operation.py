@@ -438,7 +438,7 @@ class _Scaled:
             return np.stack([misses.attainment, misses.attainment, misses.attainment])
         judgement = judge_long(self.instance, fleet, requests=self.requests, volume=volume)
         rows = np.array([[item.attainment, item.attainment_low, item.attainment_high] for item in judgement.classes])
-        return np.asarray(rows.T * (not judgement.overloaded))
+        return np.asarray(rows.T * [number not in judgement.late for number in range(len(rows))])
 
     def limit(self, replicas: IntArray) -> float:
         """Highest volume that replicas serve without a queue that grows for ever [1]."""

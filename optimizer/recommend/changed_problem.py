@@ -478,7 +478,7 @@ def safe_sentence(own: Solution, survivor: Solution | None) -> str:
     misses = "may miss" if is_undecided else "misses"
     miss_sentence = f"{slow}, this fleet {misses} {'the SLO' if classes == 1 else 'an SLO'}{share}."
     if survivor is None:
-        return f"{miss_sentence} No fleet was found that survives."
+        return f"{miss_sentence} No fleet was found that survives{basis}."
     more = survivor.cost / own.cost - 1.0
     if abs(more) <= ROUNDING:
         return f"{miss_sentence} The alternative for slow GPUs survives at the same price{basis}."

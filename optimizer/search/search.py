@@ -436,11 +436,13 @@ def smallest_batches(instance: Instance, fleet: Fleet) -> Fleet:
     """The fleet with the smallest batch limits that cost no capacity and let no more requests miss.
 
     The search uses the largest limits. Smaller ones are taken where the fleet, and each pool by itself, can serve as
-    much as before, and where a pool that keeps up with one replica fewer still does.
+    much as before, but for rounding, and where a pool that keeps up with one replica fewer still does. A fleet that
+    meets every goal still does, however near its capacity.
     """
     pools = list(fleet.pools)
     most = goodput_volume(instance, fleet)
     volume = min(most, 1.0)
+    kept_volume = max(most / (1.0 + ALIKE), 1.0 if most >= 1.0 else 0.0)
     for index, pool in enumerate(pools):
         if pool.role is Role.PREFILL:
             continue
@@ -454,7 +456,7 @@ def smallest_batches(instance: Instance, fleet: Fleet) -> Fleet:
             state = pool_state(instance, less, alone)
             keeps_room = state.stable and state.full <= target and holds_at(instance, smaller, loads)
             keeps_room &= not survives or pool_survives(instance, less)
-            if keeps_room and holds_at(instance, smaller, most / (1.0 + ALIKE)):
+            if keeps_room and holds_at(instance, smaller, kept_volume):
                 pools[index] = less
                 break
     return Fleet(tuple(pools))

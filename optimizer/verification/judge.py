@@ -83,7 +83,8 @@ class Run:
 class Judgement:
     """The result of runs of a fleet; rate: arrivals [1/s]; overload: of the fleet, or of the pool furthest behind.
 
-    crowded: whether the runs began with a crowd that fills the memory.
+    crowded: whether the runs began with a crowd that fills the memory; late: classes, by number, with requests in a
+    pool that falls behind.
     """
 
     rate: float
@@ -92,6 +93,7 @@ class Judgement:
     engines: SimulatedFleet
     runs: tuple[Run, ...]
     crowded: bool = False
+    late: frozenset[int] = frozenset()
 
     @property
     def overloaded(self) -> bool:
@@ -253,7 +255,8 @@ def judge_runs(
     worst = falls_behind(runs, len(engines))
     spans = [float(np.ptp(run.result.arrival)) for run in runs]
     gaps = sum(max(run.demand.trace.size - 1, 1) for run in runs)
-    return Judgement(gaps / max(sum(spans), 1e-12), classes, worst, engines, runs)
+    late = late_classes(instance, runs, len(engines)) if worst.overloaded else frozenset[int]()
+    return Judgement(gaps / max(sum(spans), 1e-12), classes, worst, engines, runs, late=late)
 
 
 def falls_behind(runs: Sequence[Run], pools: int) -> Overload:
@@ -265,12 +268,33 @@ def falls_behind(runs: Sequence[Run], pools: int) -> Overload:
     whole = overload(results)
     if whole.overloaded or any(run.demand.trace.pool is None for run in runs):
         return whole
-    routes = [_pools(run) for run in runs]
-    pool_requests = [[(first == number) | (later == number) for first, later in routes] for number in range(pools)]
     pool_overloads = [
-        overload(results, own) for own in pool_requests if any(map(np.any, own)) and not all(map(np.all, own))
+        overload(results, own)
+        for own in _pool_requests(runs, pools)
+        if any(map(np.any, own)) and not all(map(np.all, own))
     ]
     return max((pool for pool in pool_overloads if pool.overloaded), key=lambda pool: pool.growth, default=whole)
+
+
+def late_classes(instance: Instance, runs: Sequence[Run], pools: int) -> frozenset[int]:
+    """Numbers of the classes with requests in a pool that falls behind; all classes where no pool is told from others.
+
+    A class that has pools of its own keeps its share, however late the others are.
+    """
+    everyone = frozenset(range(len(instance.problem.slos)))
+    if any(run.demand.trace.pool is None for run in runs):
+        return everyone
+    results = [run.result for run in runs]
+    behind = [own for own in _pool_requests(runs, pools) if any(map(np.any, own)) and overload(results, own).overloaded]
+    members = [instance.flows.slo[run.demand.flow] for run in runs]
+    late = [np.unique(slo[mask]).tolist() for own in behind for slo, mask in zip(members, own, strict=True)]
+    return frozenset().union(*late) or everyone
+
+
+def _pool_requests(runs: Sequence[Run], pools: int) -> list[list[BoolArray]]:
+    """Masks of the requests of each run that are computed in a pool, for every pool."""
+    routes = [_pools(run) for run in runs]
+    return [[(first == number) | (later == number) for first, later in routes] for number in range(pools)]
 
 
 def counted(
@@ -631,6 +655,7 @@ def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
         engines=judgement.engines,
         runs=(),
         crowded=judgement.crowded,
+        late=judgement.late,
         served=served_rate,
         tokens=tokens,
         in_time=served_rate * float(np.mean(good)),

@@ -8,7 +8,7 @@ is an interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -149,12 +149,16 @@ def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dic
     slo = goal_of(plan, slo_class)
     demand = demand_of(plan, slo_class)
     prediction = next(((row.ttft_s, row.tpot_s) for row in plan.classes if row.name == slo_class), None)
+    by_metric = dict(zip(("TTFT", "TPOT"), prediction or (plan.ttft_s, plan.tpot_s), strict=True))
+    measured_class = next(row for row in plan.classes if slo_class in {None, row.name})
+    whole = measured_class.latencies.quantiles.get(Metric.E2E)
+    by_metric |= {"e2e": whole} if whole is not None and Metric.E2E in slo.limits else {}
     return {
         "schema": "pdplan.measured/1",
         "plan": plan.name,
         "slo_class": slo_class,
         "planned_requests_per_second": demand.request_rate,
-        "runs": [_run(prediction or (plan.ttft_s, plan.tpot_s), demand, slo, run) for run in runs],
+        "runs": [_run(by_metric, demand, slo, run) for run in runs],
     }
 
 
@@ -167,17 +171,18 @@ def goal_of(plan: Plan, slo_class: str | None) -> Slo:
     return next(item for item in slo_classes(plan) if slo_class in {None, item.name})
 
 
-def _run(latencies: tuple[Quantiles, Quantiles], demand: PlannedWorkload, slo: Slo, run: MeasuredRun) -> dict[str, Any]:
+def _run(predictions: Mapping[str, Quantiles], demand: PlannedWorkload, slo: Slo, run: MeasuredRun) -> dict[str, Any]:
     for name, tokens, by_plan in (("prompts", run.isl, demand.mean_isl), ("answers", run.osl, demand.mean_osl)):
         if abs(tokens / by_plan - 1.0) > OTHER_WORKLOAD:
             raise InputError(
                 f"{run.where}: its {name} have {tokens:,.0f} tokens on average, and the plan's {by_plan:,.0f}, so it "
                 "did not replay the plan's workload"
             )
-    metrics = zip(("TTFT", "TPOT"), latencies, (run.ttft, run.tpot), strict=True)
+    measured = {"TTFT": run.ttft, "TPOT": run.tpot} | ({} if run.e2e.p50 is None else {"e2e": run.e2e})
     rows = (
-        (f"{metric} {name}", getattr(prediction, name), getattr(by_run, name))
-        for metric, prediction, by_run in metrics
+        (f"{metric} {name}", getattr(predictions[metric], name), getattr(by_run, name))
+        for metric, by_run in measured.items()
+        if metric in predictions
         for name in QUANTILES
         if name != "p95" or (goal_label(slo.attainment) == "p95" and by_run.p95 is not None)
     )

@@ -66,7 +66,9 @@ def _judged_record(judgement: Judgement | None, pools: Sequence[str]) -> dict[st
     return {
         "verdict": str(judgement.outcome),
         "held": judgement.proven,
-        "classes": list(map(class_record, judgement.classes)),
+        "classes": [
+            class_record(case, is_late=number in judgement.late) for number, case in enumerate(judgement.classes)
+        ],
         "overloaded": judgement.overload.overloaded,
         "falls_behind": behind(judgement, pools),
     }

@@ -12,7 +12,7 @@ import numpy as np
 
 from costmodel.accelerator import POWER
 from costmodel.metric import METRICS, OWN_FIELDS, Metric
-from costmodel.simulator.metrics import steady_throughput
+from costmodel.simulator.metrics import steady_throughput, throughput
 from costmodel.units import HOURS_PER_DAY, MICRO
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Status
@@ -171,7 +171,7 @@ def _class_rows(simulation: Simulated, number: int, metrics: Sequence[Metric]) -
         predictions["by formula"] = formula.classes[number]
     if simulation.plan.status is not Status.STATED:  # the plan of a fleet file is by formula
         predictions["planned"] = simulation.plan.classes[number].latencies
-    is_overloaded = simulation.judgement.overloaded
+    is_overloaded = number in simulation.judgement.late
     rows = [
         [clean(item.name, 30), "", "", *[""] * len(metrics)],
         ["  goal", percent(item.attainment_goal), "", *limits],
@@ -239,12 +239,12 @@ def _pools(simulation: Simulated) -> Table:
 def _facts(simulation: Simulated) -> tuple[str, ...]:
     """What the fleet did beyond the tables."""
     use, unfinished_count = simulation.use, sum(int((~run.result.finished).sum()) for run in simulation.judgement.runs)
-    speeds = np.mean([steady_throughput(run.result) for run in simulation.judgement.runs], axis=0)
+    served_rate, tokens = _served(simulation)
     loss_sentence = (
         f"{plural(unfinished_count, 'request')} never ended, and count{'s' * (unfinished_count == 1)} as missed."
     )
     return said(
-        f"Served {rate(float(speeds[0]))} and {count(round(float(speeds[1])))} output tokens/s.",
+        f"Served {rate(served_rate)} and {count(round(tokens))} output tokens/s.",
         *(
             f"Longest gap between tokens of {clean(item.name, 30)} (ITL max, p50/p99/max): "
             f"{'/'.join(map(duration, (gap.quantiles.p50, gap.quantiles.p99, gap.longest)))}."
@@ -258,6 +258,17 @@ def _facts(simulation: Simulated) -> tuple[str, ...]:
     )
 
 
+def _served(simulation: Simulated) -> tuple[float, float]:
+    """Requests and output tokens ended per second, on average over the runs [1/s].
+
+    Of a day or a trace over the whole run: its middle may be busier than the rest.
+    """
+    request = simulation.request
+    speed = steady_throughput if request.trace is None and request.profile is None else throughput
+    served_rate, tokens = np.mean([speed(run.result) for run in simulation.judgement.runs], axis=0).tolist()
+    return served_rate, tokens
+
+
 def _slot_sentence(simulation: Simulated) -> str:
     """Say which slot of the day went worst."""
     goals = [item.attainment_goal for item in simulation.judgement.classes]
@@ -266,7 +277,7 @@ def _slot_sentence(simulation: Simulated) -> str:
         """Of the permitted misses, in the class that uses most; a class without a request in the slot uses none."""
         return max(misses_used(1.0 if math.isnan(a) else a, g) for a, g in zip(slot.attainment, goals, strict=True))
 
-    worst = max(simulation.slots, key=used)
+    worst = max(simulation.slots, key=lambda slot: (used(slot), slot.rate))
     number, length = simulation.slots.index(worst), HOURS_PER_DAY / len(simulation.slots)
     shares = join_words(
         [
@@ -339,7 +350,7 @@ def _point_rows(point: RatePoint, metrics: Sequence[Metric], labels: Sequence[st
         [
             *(["", ""] if number else head),
             clean(item.name, 30),
-            *_attained(item, metrics, labels, is_overloaded=point.overloaded),
+            *_attained(item, metrics, labels, is_overloaded=number in point.late),
             *(["", ""] if number else tail),
         ]
         for number, item in enumerate(point.classes)
@@ -357,7 +368,7 @@ def simulation_json(simulation: Simulated) -> dict[str, Any]:
     """Give the simulation as a JSON document."""
     judgement, state = simulation.judgement, simulation.judgement.overload
     use, goodput, curve, strain = simulation.use, simulation.goodput, simulation.curve, simulation.strain
-    served_rates, tokens = zip(*(steady_throughput(run.result) for run in judgement.runs), strict=True)
+    served_rate, tokens = _served(simulation)
     return {
         "schema": SIMULATION_SCHEMA,
         "plan": simulation.plan.name,
@@ -383,8 +394,8 @@ def simulation_json(simulation: Simulated) -> dict[str, Any]:
             "where": state.where if state.overloaded else None,
             "pool": simulation.behind,
         },
-        "served_rps": sum(served_rates) / len(served_rates),
-        "output_tokens_per_s": sum(tokens) / len(tokens),
+        "served_rps": served_rate,
+        "output_tokens_per_s": tokens,
         "classes": [_class_json(simulation, number, case) for number, case in enumerate(judgement.classes)],
         "pools": [{UNITS.get(name, name): value for name, value in asdict(pool).items()} for pool in use.pools],
         "energy": {
@@ -414,7 +425,7 @@ def simulation_json(simulation: Simulated) -> dict[str, Any]:
 
 def _class_json(simulation: Simulated, number: int, case: ClassJudgement) -> dict[str, Any]:
     gaps, formula = simulation.gaps[number], simulation.analytic
-    return class_record(case) | {
+    return class_record(case, is_late=number in simulation.judgement.late) | {
         "itl_max_s": asdict(gaps.quantiles) | {"max": gaps.longest},
         "analytic": None if formula is None else asdict(formula.classes[number]),
         "plan": asdict(simulation.plan.classes[number].latencies),
@@ -428,7 +439,7 @@ def _point_json(point: RatePoint) -> dict[str, Any]:
         "in_time_rps": point.in_time,
         "output_tokens_per_s": point.tokens,
         "e2e_mean_s": point.e2e,
-        "classes": [class_record(case) for case in point.classes],
+        "classes": [class_record(case, is_late=number in point.late) for number, case in enumerate(point.classes)],
         "overloaded": point.overloaded,
         "verdict": str(point.outcome),
         "held": point.proven,

@@ -126,6 +126,17 @@ def takes_overrides(engine: str) -> bool:
     return any(row.get("setting") == "config_overrides" for row in fact("engines", engine, "flags").values())
 
 
+def shares_of(deployment: Deployment, setting: str) -> dict[str, int]:
+    """What the engines of each pool are told of a setting that their ranks or stages share; empty if all are told all.
+
+    The replica's own value stands in the plan, and the part of one rank in the files.
+    """
+    per_rank = next((flag for flag in _table(deployment) if flag.setting == setting and flag.per), None)
+    whole = {pool.id: getattr(pool.settings, setting) for pool in deployment.pools}
+    parts = {pool.id: per_rank.told(pool, whole[pool.id]) for pool in deployment.pools} if per_rank else whole
+    return parts if parts != whole else {}
+
+
 def _engine_values(deployment: Deployment, pool: DeployedPool) -> dict[str, Any]:
     """What an engine is told by name, in the table's order; fields of one object are together."""
     settings = _setting_values(deployment, pool)

@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -39,7 +39,7 @@ from .deployment import (
     told_apart,
     versions_of,
 )
-from .flags import connector
+from .flags import connector, shares_of
 from .formats import Raw, manifest, manifest_of, objects, pod_text, render
 
 FOLDER: Final = "benchmark"
@@ -228,8 +228,10 @@ def watches(deployment: Deployment) -> list[dict[str, Any]]:
     several classes the loosest limits count, for engines do not tell classes apart.
     """
     target, facts = deployment.target, deployment.engine_facts
-    loosest = [max(slo.limit(metric) for slo in deployment.classes) for metric in (Metric.TTFT, Metric.TPOT)]
-    ttft, tpot = (None if math.isinf(limit) else limit for limit in loosest)
+    watched = Metric.TTFT, Metric.TPOT, Metric.E2E
+    loosest = [max(slo.limit(metric) for slo in deployment.classes) for metric in watched]
+    ttft, tpot, e2e = (None if math.isinf(limit) else limit for limit in loosest)
+    has_ttft = any(Metric.TTFT in slo.limits for slo in deployment.classes)
     share = min(slo.attainment for slo in deployment.classes)
     router = fact("gateway") if deployment.parted else {} if target.pods else facts["router"]
     passed_over = router.get("down", "")
@@ -252,6 +254,8 @@ def watches(deployment: Deployment) -> list[dict[str, Any]]:
         percentile=f"p{100.0 * share:g}",
         ttft=ttft,
         tpot=tpot,
+        e2e=e2e,
+        prompt_limit="TTFT" if has_ttft else "e2e",
         planned_steps=max((1.0 / drafts.tokens_per_step for drafts in speculations if drafts), default=None),
         routers=int(fact("routers")) if target.pods else len(hosts.router_hosts(hosts.place(deployment))),
         passed_over=passed_over.format(series=f'deployment="{deployment.name}", pool=""'),
@@ -297,7 +301,13 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
     """
 
     def value(name: str) -> str:
-        by_pool = {pool.id: getattr(pool.settings, name) for pool in deployment.pools}
+        return by_pools({pool.id: getattr(pool.settings, name) for pool in deployment.pools})
+
+    def shares(name: str) -> str:
+        parts = shares_of(deployment, name)
+        return f"; the files state the part of one rank or stage: {by_pools(parts)}" if parts else ""
+
+    def by_pools(by_pool: Mapping[str, Any]) -> str:
         texts = {
             pool: f"{setting:,}" if isinstance(setting, int) else str(setting) for pool, setting in by_pool.items()
         }
@@ -317,6 +327,7 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
         fleet=deployment,
         first=first_pool,
         value=value,
+        shares=shares,
         copies=any(pool.settings.redundant for pool in deployment.pools),
         drafting=drafting,
         acceptance=", ".join(percentage(share) for share in (speculation.acceptance if speculation else ())),
