@@ -8,7 +8,7 @@ from dataclasses import astuple
 from typing import Final, Literal
 
 from costmodel.accelerator import Origin
-from costmodel.engine import FractionOf, Role, Speculation
+from costmodel.engine import Draft, FractionOf, Role, Speculation
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.errors import shown
 from costmodel.metric import OWN_FIELDS, Metric
@@ -210,6 +210,11 @@ def assumptions(instance: Instance) -> list[str]:
         sentences.append(_cache_tier(problem.kv_cache_tier, problem.offers[0].tier_usd_per_hour))
     if problem.speculation is not None:
         sentences.append(_acceptance(problem.speculation))
+        if problem.speculation.draft is Draft.MTP and not problem.model.draft_layers:
+            sentences.append(
+                f"The config.json of {problem.model.name} states no layer of multi-token prediction (MTP): check that "
+                "the checkpoint has one."
+            )
     return sentences + _arrivals(problem)
 
 
