@@ -104,14 +104,6 @@ def test_more_memory_finds_more_and_longer_pauses_less(
     assert found(capacity, think * more) <= now + 1.0
 
 
-def test_a_turn_begins_with_the_turn_before() -> None:
-    """Three turns of 100 + 40 tokens after 1,000: prompts of 1,100, 1,240, 1,380; the last finds 1,240 of its own."""
-    buckets, reuse = requests_of(Sessions(Lengths.fixed(3), fixed(9.0), 1000.0, Lengths.fixed(100), Lengths.fixed(40)))
-    assert buckets.isl.tolist() == [1100.0, 1240.0, 1380.0]
-    assert (reuse.shared + reuse.history).tolist() == [1000.0, 1100.0, 1240.0]
-    assert reuse.followed == pytest.approx([2 / 3, 1 / 3])
-
-
 def test_drawn_turns_are_those_of_the_histogram() -> None:
     starts = np.arange(3000) * 2.0
     turns, session = draw_turns(AGENTS, starts, 10_000, begin=600.0, service=5.0, most=1e9)
