@@ -123,8 +123,8 @@ def test_pulled_blocks_are_reserved_and_kept_on_the_prefill_side_until_then() ->
 
 def test_each_router_does_what_its_name_says() -> None:
     trace = trace_of([0.0, 0.001, 0.002, 0.003], osl=50)
-    result = simulate(trace, colocated(VLLM_V0, FLAT, replicas=2, router=Router.LEAST_LOADED))
-    assert result.engine.tolist() == [0, 1, 0, 1]
+    pool = colocated(VLLM_V0, FLAT, replicas=2, router=Router.LEAST_LOADED)
+    assert simulate(trace, pool).engine.tolist() == [0, 1, 0, 1]
     lengths = make_trace(np.array([0.0, 0.001, 0.002]), np.array([1000, 10, 10]), np.array([9, 9, 9]))
     pool = colocated(VLLM_V0, FLAT, replicas=2, router=Router.LENGTH_AWARE)
     assert simulate(lengths, pool).engine.tolist() == [0, 1, 1]

@@ -11,7 +11,6 @@ import dataclasses
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,21 +48,11 @@ class Job:
 
 
 class Oracle:
-    def __init__(
-        self,
-        trace: Trace,
-        time: Callable[[list[tuple[int, int]], int, int], float],
-        *,
-        chunked: bool,
-        budget: int,
-        seqs: int,
-        blocks: int,
-        block: int = 16,
-    ) -> None:
+    def __init__(self, trace: Trace, *, chunked: bool, budget: int, seqs: int, blocks: int) -> None:
         rows = zip(trace.arrival.tolist(), trace.isl.tolist(), trace.osl.tolist(), strict=True)
         self.jobs = [Job(arrival, isl, isl + osl, osl) for arrival, isl, osl in rows]
-        self.time, self.chunked, self.budget, self.seqs = time, chunked, budget, seqs
-        self.total, self.block, self.watermark = blocks, block, int(0.01 * blocks)
+        self.chunked, self.budget, self.seqs = chunked, budget, seqs
+        self.total, self.block, self.watermark = blocks, 16, int(0.01 * blocks)
         self.queue: list[Job] = []
         self.running: list[Job] = []
         self.used = 0
@@ -155,7 +144,7 @@ class Oracle:
                 now = self.jobs[coming].arrival
                 continue
             self.steps += 1
-            now += self.time([(n, job.processed) for job, n in chunks], len(decodes), sum(j.processed for j in decodes))
+            now += seconds([(n, job.processed) for job, n in chunks], len(decodes), sum(j.processed for j in decodes))
             for job, size in [*((job, 1) for job in decodes), *chunks]:
                 self.advance(job, size, now)
         return self
@@ -221,7 +210,7 @@ def test_equals_a_literal_scheduler(chunked: bool) -> None:
         blocks, seqs = int(rng.integers(45, 160)), int(rng.choice([3, 8, 128]))
         budget = int(rng.choice([128, 256])) if chunked else 4096
         policy = SARATHI if chunked else VLLM_V0
-        truth = Oracle(trace, seconds, chunked=chunked, budget=budget, seqs=seqs, blocks=blocks).run()
+        truth = Oracle(trace, chunked=chunked, budget=budget, seqs=seqs, blocks=blocks).run()
         median = float(np.nanmedian(truth.itl_p99()))
         edges = gap_edges([0.5 * median, median * 1.000001])
         engines = colocated(policy, TIMES_OF_STEPS, Limits(seqs, budget, kv_blocks=blocks))

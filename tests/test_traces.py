@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +55,9 @@ def test_tied_clock_by_hand(write: Write) -> None:
 
 
 def test_peak_rates_by_hand(write: Write) -> None:
-    # One request per 10 s for a little over two hours, and 50 more in one second.
-    start = datetime(2024, 1, 1, 1, 30, tzinfo=UTC)
-    moments = [start + timedelta(seconds=10 * i) for i in range(722)]
-    moments += [start + timedelta(seconds=1800 + i / 50) for i in range(50)]
-    text = "arrival,isl,osl\n" + "".join(f"{moment:%Y-%m-%d %H:%M:%S.%f},1,1\n" for moment in sorted(moments))
-    arrivals = read_trace(write(text)).arrivals
+    """One request per 10 s for a little over two hours, and 50 more in one second."""
+    times = [10.0 * i for i in range(722)] + [1800 + i / 50 for i in range(50)]
+    arrivals = read_trace(write(arrivals_csv(sorted(times)))).arrivals
     assert arrivals.peak_rate[10] == pytest.approx(5.1)
     assert arrivals.peak_rate[3600] == pytest.approx((360 + 50) / 3600)
 
