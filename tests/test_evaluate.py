@@ -304,23 +304,21 @@ SPACE = space(roles=STAGES, tensor_parallel=(1,), pipeline_parallel=(1, 4), max_
 
 
 @pytest.mark.parametrize(
-    ("buckets", "single", "piped"),
+    ("buckets", "seats"),
     [
-        (((512.0, 100.0, 1.0),), 4, 16),  # 4 prompts fill 2,048 tokens
-        (((300.0, 100.0, 1.0),), 8, 32),  # 7 do
-        (((128.0, 100.0, 0.5), (6000.0, 100.0, 0.5)), 16, 64),  # as many as if all were short
-        (((16.0, 100.0, 0.05), (512.0, 100.0, 0.95)), 4, 16),  # but for one in ten
-        (((8.0, 100.0, 1.0),), 128, 128),  # 256 do, for whom there are no seats
-        (((6000.0, 100.0, 1.0),), 1, 4),
+        (((512.0, 100.0, 1.0),), [4, 16]),  # 4 prompts fill 2,048 tokens
+        (((300.0, 100.0, 1.0),), [8, 32]),  # 7 do
+        (((128.0, 100.0, 0.5), (6000.0, 100.0, 0.5)), [16, 64]),  # as many as if all were short
+        (((16.0, 100.0, 0.05), (512.0, 100.0, 0.95)), [4, 16]),  # but for one in ten
+        (((8.0, 100.0, 1.0),), [128, 128]),  # 256 do, for whom there are no seats
+        (((6000.0, 100.0, 1.0),), [1, 4]),
     ],
 )
-def test_prompts_that_fill_a_step_have_seats(
-    buckets: tuple[tuple[float, float, float], ...], single: int, piped: int
-) -> None:
+def test_prompts_that_fill_a_step_have_seats(buckets: tuple[tuple[float, float, float], ...], seats: list[int]) -> None:
+    """Without a pipeline, and in one of four stages."""
     instance = instance_of(problem(workload=workload(10.0, buckets), space=SPACE))
     shapes = {shape.parallelism.pipeline: number for number, shape in enumerate(instance.tables.shapes)}
-    found = [SEQS[prefill_seqs(instance, shapes[stages], -1)] for stages in (1, 4)]
-    assert found == [single, piped]
+    assert [SEQS[prefill_seqs(instance, shapes[stages], -1)] for stages in (1, 4)] == seats
 
 
 # --- what no load changes of a TTFT is one law: of fleets by formula, of the simulator, and of the closed loop

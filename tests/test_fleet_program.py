@@ -209,13 +209,8 @@ def wider(seed: int, columns: int) -> Matrices:
 
 def with_dearer_twins(matrices: Matrices) -> Matrices:
     """Every column twice, the second at a higher price."""
-    twice = {name: np.concatenate([getattr(matrices, name)] * 2) for name in ("role", "domain", "need", "late")}
-    limits, pool_limits = (
-        tuple(replace(limit, weight=np.tile(limit.weight, 2)) for limit in rows)
-        for rows in (matrices.limits, matrices.pool_limits)
-    )
-    price = np.concatenate([matrices.price, matrices.price + 1.0])
-    return replace(matrices, **twice, price=price, limits=limits, pool_limits=pool_limits)
+    twice = columns_of(matrices, np.tile(np.arange(matrices.size), 2))
+    return replace(twice, price=twice.price + np.repeat([0.0, 1.0], matrices.size))
 
 
 @settings(max_examples=15)

@@ -216,29 +216,23 @@ def test_formatting_and_reading_back_is_exact(kind: Kind, value: float) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "w.yaml: is empty; a workload to start from is written by `pdplan init`"),
-        (b"- a\n", "w.yaml: contains a list, but must have keys and values such as 'name: chat'"),
-        (b"a: 1\nb: \xff", "w.yaml:2: is not UTF-8 text (byte 0xff at offset 8); save it as UTF-8"),
-        (b"a:\n\t- b\n", "w.yaml:2:1: a tab in column 1 cannot indent or separate in YAML; use spaces\n   - b\n  ^"),
+        (b"", ": is empty; a workload to start from is written by `pdplan init`"),
+        (b"- a\n", ": contains a list, but must have keys and values such as 'name: chat'"),
+        (b"a: 1\nb: \xff", ":2: is not UTF-8 text (byte 0xff at offset 8); save it as UTF-8"),
+        (b"a:\n\t- b\n", ":2:1: a tab in column 1 cannot indent or separate in YAML; use spaces\n   - b\n  ^"),
+        (b"\xc2\xa0b: 1\n", ":1:1: the space U+00A0 cannot indent in YAML; use ordinary spaces\n  \u00a0b: 1\n  ^"),
         (
-            b"\xc2\xa0b: 1\n",
-            "w.yaml:1:1: the space U+00A0 cannot indent in YAML; use ordinary spaces\n  \u00a0b: 1\n  ^",
+            b"a: 1\n---\nb: 1\n",
+            ":2:1: a second document starts here ('---'), but one file states one problem\n  ---\n  ^",
         ),
-        (
-            b"a: 1\n---\n",
-            "w.yaml:2:1: a second document starts here ('---'), but one file states one problem\n  ---\n  ^",
-        ),
-        (
-            b"a: &a [*a]",
-            "w.yaml:1:4: is nested deeper than 50 levels (an alias that contains itself?)\n  a: &a [*a]\n     ^",
-        ),
+        (b"a: &a [*a]", ":1:4: is nested deeper than 50 levels (an alias that contains itself?)\n  a: &a [*a]\n     ^"),
     ],
 )
 def test_what_is_no_yaml_mapping_is_refused(folder: Path, data: bytes, message: str) -> None:
     Path("w.yaml").write_bytes(data)
     with pytest.raises(InputError) as caught:
         load_problem(Path("w.yaml"))
-    assert str(caught.value) == message
+    assert str(caught.value) == f"w.yaml{message}"
 
 
 LAUGHS = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
@@ -260,16 +254,14 @@ def test_what_would_blow_up_or_run_is_refused(folder: Path, text: str, message: 
     assert not Path("pwned").exists()
 
 
+SCALARS = st.none() | st.booleans() | st.integers(-(10**15), 10**15) | st.floats(allow_nan=False, allow_infinity=False)
+KEYS = st.text(min_size=1, max_size=6)
+
+
 @given(
     st.recursive(
-        st.none()
-        | st.booleans()
-        | st.integers(-(10**15), 10**15)
-        | st.floats(allow_nan=False, allow_infinity=False)
-        | st.text(max_size=8),
-        lambda children: (
-            st.lists(children, max_size=4) | st.dictionaries(st.text(min_size=1, max_size=6), children, max_size=4)
-        ),
+        SCALARS | st.text(max_size=8),
+        lambda children: st.lists(children, max_size=4) | st.dictionaries(KEYS, children, max_size=4),
         max_leaves=15,
     )
 )

@@ -179,11 +179,9 @@ class TestCards:
 
 
 class TestEntry:
-    def test_a_busy_engine_is_in_the_middle_of_a_step(self) -> None:
-        np.testing.assert_allclose(entry_steps(decoding(500.0), np.array([0.0, 0.5, 1.0])), [0.02, 0.03, 0.04])
-
-    def test_an_engine_that_pulls_loads_for_a_step_more_unless_it_is_empty(self) -> None:
+    def test_an_engine_is_in_the_middle_of_a_step_and_loads_for_one_more_if_it_pulls_unless_empty(self) -> None:
         levels = np.array([0.0, 0.5, 1.0])
+        np.testing.assert_allclose(entry_steps(decoding(500.0), levels), [0.02, 0.03, 0.04])
         np.testing.assert_allclose(entry_steps(decoding(500.0), levels[1:], 1.0), [0.05, 0.06])
         np.testing.assert_allclose(entry_steps(decoding(0.01), levels[:2], 1.0), [0.02, 0.02])
         assert hidden_transfer([decoding(500.0, share=0.75), decoding(500.0, 0.04, 0.25)], 1.0) == pytest.approx(0.025)
