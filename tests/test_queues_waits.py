@@ -25,7 +25,6 @@ from costmodel.queues.waits import (
     MANY_SERVERS,
     ExponentialWait,
     StepsAhead,
-    arrivals_after,
     conditional_wait,
     erlang_c,
     gamma_wait,
@@ -126,10 +125,6 @@ class TestPeakedness:
         ends = np.sort(arrival + rng.exponential(1.0, arrival.size))
         met = (np.arange(arrival.size) - np.searchsorted(ends, arrival))[1000:]
         assert met.mean() == pytest.approx(offered + float(peakedness(offered, scv)) - 1.0, rel=0.05)
-
-    def test_a_clock_brings_what_it_brings(self) -> None:
-        """One a second for 10 s on average: exp(-0.1) / (1 - exp(-0.1)) of them end within that time."""
-        assert float(arrivals_after(10.0, 0.0)) == pytest.approx(np.exp(-0.1) / (1.0 - np.exp(-0.1)), rel=1e-6)
 
 
 class TestConditionalWait:
