@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodel.queues.prefill import Prompts, all_busy, decay_rate, last_step, pipeline_idle, prompt_wait, shared_steps
+from costmodel.queues.prefill import Prompts, all_busy, last_step, pipeline_idle, prompt_wait, shared_steps
 from costmodel.queues.waits import ExponentialWait
 
 ONE = np.array([1.0])
@@ -90,13 +90,6 @@ class TestParts:
         beginning, chances = last_step(lone, np.array([ahead]), 0.5, 4.0 - np.array([0.0, 2.1, 3.1]))
         assert beginning == pytest.approx([begins], abs=0.02)
         np.testing.assert_allclose(chances, [room], atol=0.01)
-
-    def test_the_tail_of_mm1_through_many_kinds(self) -> None:
-        """Exponential jobs cut into 400 kinds: eta = (1 - rho) / m."""
-        share = (np.arange(400) + 0.5) / 400
-        jobs = -np.log1p(-share)
-        eta = decay_rate(jobs, np.full(400, 1.0 / 400), 0.6, 1.0)
-        assert eta == pytest.approx(1.0 / jobs.mean() - 0.6, rel=0.05)
 
 
 class TestWait:
