@@ -23,20 +23,21 @@ from optimizer.fleets.purchase import prefill_seqs
 from optimizer.loads.instance import COLOCATED, PREFILL, Instance, make_instance
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated
-from optimizer.search.settings import LATE_BY_STEPS, keeping_up, late_first_tokens, make_settings
+from optimizer.search.settings import LATE_BY_STEPS, late_first_tokens, make_settings
 from optimizer.verification.simulated_plan import judge
 from search_spaces.engines import ENGINES, load_serving_policy
 from search_spaces.enumeration import engine_config
-from search_spaces.problem import Constraints, SearchSpace
-from tests.optimizer_cases import EVERY_ROLE, instance_of, limit, model, offer, problem, slo, space, workload
-from tests.small_fleets import apart, each_of, pool
+from search_spaces.problem import Constraints
+from tests.optimizer_cases import instance_of, model, offer, problem, slo, space, workload
+from tests.small_fleets import alone, apart, each_of, pool
 
 CHAT = ((200.0, 300.0, 0.5), (2000.0, 200.0, 0.4), (12000.0, 400.0, 0.1))
 CODE = ((4000.0, 20.0, 0.7), (8000.0, 100.0, 0.3))
 ONE_TOKEN = ((1000.0, 1.0, 0.6), (3000.0, 50.0, 0.4))
 LARGE = space(tensor_parallel=(1, 2, 4, 8), max_num_seqs=(16, 64, 256), max_num_batched_tokens=(512, 2048, 8192))
 EXPERTS = replace(LARGE, expert_parallel=(1, 8), data_parallel=(1, 8))
-APART = replace(LARGE, roles=(Role.PREFILL, Role.DECODE))
+STAGES = (Role.PREFILL, Role.DECODE)
+APART = replace(LARGE, roles=STAGES)
 TWO = (slo(0.8, 0.04, 0.95, name="chat", share=0.7), slo(5.0, 0.15, 0.9, name="batch", share=0.3))
 LLAMA_70B, MIXTRAL, DEEPSEEK = model("Llama-3.1-70B"), model("Mixtral-8x7B"), model("DeepSeek-V3")
 BOTH = (offer("H100"), offer("L40S"))
@@ -56,12 +57,10 @@ PROBLEMS = {
     "one bucket": problem(workload=workload(25.0, ((1000.0, 100.0, 1.0),)), space=APART),
     "70B": problem(model=LLAMA_70B, workload=workload(15.0, CODE), slos=TWO, offers=(offer("H200"),), space=LARGE),
     "mixtral": problem(model=MIXTRAL, workload=workload(25.0, CODE, burstiness=2.0), offers=BOTH, space=LARGE),
-    "deepseek": problem(
+    "deepseek": replace(
+        problem(workload=workload(10.0, CHAT, max_tokens=16000), slos=(slo(3.0, 0.1, 0.9),), offers=(offer("H200"),)),
         model=DEEPSEEK,
         weight_dtype="fp8",
-        workload=workload(10.0, CHAT, max_tokens=16000),
-        slos=(slo(3.0, 0.1, 0.9),),
-        offers=(offer("H200"),),
         space=EXPERTS,
     ),
     "two makers": problem(workload=workload(30.0, CHAT, max_tokens=16000), offers=(offer("MI300X"), offer("L40S"))),
@@ -82,10 +81,9 @@ def fleet_of(name: str) -> tuple[Instance, Fleet, Evaluation]:
 class TestTheFleetFound:
     def test_requests_in_are_requests_out(self, name: str) -> None:
         instance, fleet, result = fleet_of(name)
-        prompts = sum(pool.route for pool in fleet.pools if pool.role is not Role.DECODE)
-        np.testing.assert_allclose(prompts, 1.0, atol=1e-6)
-        tokens = sum(pool.route for pool in fleet.pools if pool.role is not Role.PREFILL)
-        np.testing.assert_allclose(tokens, 1.0, atol=1e-6)
+        for other_stage in STAGES:
+            routed = sum(pool.route for pool in fleet.pools if pool.role is not other_stage)
+            np.testing.assert_allclose(routed, 1.0, atol=1e-6)
         rate = sum(state.rate for pool, state in zip(fleet.pools, result.states, strict=True) if pool.role != "decode")
         np.testing.assert_allclose(rate, instance.flows.rate, rtol=1e-6)
 
@@ -120,12 +118,8 @@ class TestTheFleetFound:
 
 def one_flow(rate: float, **changes: float) -> Instance:
     """Prompts of 1000 tokens and 100 to generate, on single H100."""
-    return instance_of(
-        problem(
-            workload=workload(rate, ((1000.0, 100.0, 1.0),), **changes),
-            space=space(tensor_parallel=(1,), max_num_seqs=(256,)),
-        )
-    )
+    load = workload(rate, ((1000.0, 100.0, 1.0),), **changes)
+    return instance_of(problem(workload=load, space=space(tensor_parallel=(1,), max_num_seqs=(256,))))
 
 
 class TestByHand:
@@ -134,14 +128,14 @@ class TestByHand:
         instance = one_flow(8.0)
         tables = instance.tables
         state = evaluate(instance, apart(instance, 1, 1)).states[0]
-        alone, shared = tables.prefill_time[0, -1], tables.prefill_shared[0, -1]
-        assert 0.1 < 8.0 * float(alone[0]) < 0.9
-        assert float(shared[0]) < float(alone[0])
+        own, shared = tables.prefill_time[0, -1], tables.prefill_shared[0, -1]
+        assert 0.1 < 8.0 * float(own[0]) < 0.9
+        assert float(shared[0]) < float(own[0])
         full = float(shared[0]) * tables.chunks[-1] / 1000.0
-        expected = prompt_wait(Prompts(np.array([8.0]), alone, shared, full, 1.0, 1.0))
+        expected = prompt_wait(Prompts(np.array([8.0]), own, shared, full, 1.0, 1.0))
         assert state.wait.chance == pytest.approx(expected.chance)
         np.testing.assert_allclose(state.wait.late, expected.late)
-        np.testing.assert_allclose(state.latency, alone)
+        np.testing.assert_allclose(state.latency, own)
 
     def test_the_first_token_also_waits_for_the_hand_over_and_a_step(self) -> None:
         """The rest of the decode step in progress, one that loads the KV, and the first own one.
@@ -158,11 +152,11 @@ class TestByHand:
         running = 1.0 - math.exp(-decode.running)
         loading = decode.steps.quiet
         fixed = 0.0228 + 0.0882  # of vLLM: arrival and hand-over
-        alone = fixed + float(queue.latency[0]) + max(moved - running * loading, 0.0) + decode.steps.quiet
+        lone = fixed + float(queue.latency[0]) + max(moved - running * loading, 0.0) + decode.steps.quiet
         assert running > 0.7
         # those who find the engine busy come last: the median is that of 0.5 / (1 - rho) of those who do not
         rest = decode.steps.quiet * max(0.5 / (1.0 - queue.utilization) - (1.0 - running), 0.0) / running
-        assert result.ttft[-1, 0] == pytest.approx(alone + loading + rest, abs=0.1 * decode.steps.quiet)
+        assert result.ttft[-1, 0] == pytest.approx(lone + loading + rest, abs=0.1 * decode.steps.quiet)
 
     def test_a_decode_engine_obeys_littles_law(self) -> None:
         """running = rate x osl x step, and step = base(running) + running x slope."""
@@ -184,22 +178,17 @@ class TestByHand:
         one = float(instance.tables.attention_slope[0, 0] + base[1] - base[0])
         assert result.tpot[-1, 0] == pytest.approx(result.states[1].step + one, rel=1e-5)
         bursty = instance_of(replace(instance.problem, workload=replace(instance.problem.workload, burstiness=3.0)))
-        assert evaluate(bursty, apart(instance, 1, 1)).tpot[-1, 0] == pytest.approx(
-            result.states[1].step + 5.0 * one, rel=1e-5
-        )
+        slow = evaluate(bursty, apart(instance, 1, 1)).tpot[-1, 0]
+        assert slow == pytest.approx(result.states[1].step + 5.0 * one, rel=1e-5)
 
     def test_slots_of_all_engines_are_one_pool(self) -> None:
         """As busy, eight engines run out of slots far less often than one."""
-        instance = instance_of(
-            problem(
-                workload=workload(1.0, ((1000.0, 100.0, 1.0),)), space=space(tensor_parallel=(1,), max_num_seqs=(8,))
-            )
-        )
-        alone = evaluate(instance, apart(instance, 1, 1), 8.0).states[1]
-        together = evaluate(instance, apart(instance, 8, 8), 64.0).states[1]
-        assert together.running == pytest.approx(alone.running)
-        assert 1e-3 < alone.full < 1.0
-        assert together.full < alone.full / 10.0
+        few = space(tensor_parallel=(1,), max_num_seqs=(8,))
+        instance = instance_of(problem(workload=workload(1.0, ((1000.0, 100.0, 1.0),)), space=few))
+        single, together = (evaluate(instance, apart(instance, n, n), 8.0 * n).states[1] for n in (1, 8))
+        assert together.running == pytest.approx(single.running)
+        assert 1e-3 < single.full < 1.0
+        assert together.full < single.full / 10.0
 
     def test_an_answer_of_one_token_is_late_by_its_first_alone(self) -> None:
         """However tight the limits of later tokens, which the other requests all miss."""
@@ -208,13 +197,6 @@ class TestByHand:
         result = evaluate(instance, each_of(instance, (Role.COLOCATED,), 4))
         np.testing.assert_allclose(result.flow_attainment, instance.flows.osl == 1.0, atol=1e-9)
 
-    def test_overload_attains_nothing(self) -> None:
-        instance = one_flow(500.0)
-        result = evaluate(instance, apart(instance, 1, 1))
-        assert not result.stable
-        assert not result.holds
-        assert result.overall == 0.0
-
 
 # --- a request that decodes by itself takes the cost model's step of one request at its context, however long
 
@@ -222,25 +204,14 @@ OUTPUT = 200.0
 SPLITS = (Parallelism(), Parallelism(tensor=2), Parallelism(pipeline=2))
 
 
-def contexts(
-    *isl: float, rate: float = 1e-4, burstiness: float = 1.0, seqs: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
-) -> Instance:
+def contexts(*isl: float, burstiness: float = 1.0, seqs: tuple[int, ...] = (1, 2, 4, 8, 16, 32)) -> Instance:
     """Prompts of these lengths, equally often, on H100 by one, two, and two in a pipeline."""
     lengths = tuple((length, OUTPUT, 1.0 / len(isl)) for length in isl)
-    return instance_of(
-        problem(
-            workload=workload(rate, lengths, burstiness=burstiness, max_tokens=130_000),
-            space=space(roles=EVERY_ROLE, tensor_parallel=(1, 2), pipeline_parallel=(1, 2), max_num_seqs=seqs),
-        )
-    )
+    load = workload(1e-4, lengths, burstiness=burstiness, max_tokens=130_000)
+    return instance_of(problem(workload=load, space=space(pipeline_parallel=(1, 2), max_num_seqs=seqs)))
 
 
-def fleet(instance: Instance, split: Parallelism, replicas: int = 1) -> Fleet:
-    """Colocated engines of one split."""
-    return Fleet((pool(instance, "one", Role.COLOCATED, replicas, split=split, seqs=5),))
-
-
-def alone(instance: Instance, split: Parallelism) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def lone_step(instance: Instance, split: Parallelism) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """The cost model's step of one request of each flow at its mean context [s]."""
     given_ = instance.problem
     shape = next(one for one in instance.tables.shapes if one.parallelism == split)
@@ -253,22 +224,22 @@ def alone(instance: Instance, split: Parallelism) -> np.ndarray[tuple[int, ...],
 @pytest.mark.parametrize("isl", [1000.0, 8000.0, 38_000.0, 120_000.0])
 def test_a_lone_request_reads_its_own_cache(isl: float, split: Parallelism) -> None:
     instance = contexts(isl)
-    expected = float(alone(instance, split)[0])
-    found = evaluate(instance, fleet(instance, split)).tpot[-1]
-    assert found[:2] == pytest.approx([expected, expected], rel=0.002)
-    several = evaluate(instance, fleet(instance, split, 4)).tpot[-1]
-    assert several[:2] == pytest.approx([expected, expected], rel=0.002)
+    expected = float(lone_step(instance, split)[0])
+    for replicas in (1, 4):
+        found = evaluate(instance, alone(instance, replicas, split=split, seqs=5)).tpot[-1]
+        assert found[:2] == pytest.approx([expected, expected], rel=0.002)
 
 
 @pytest.mark.parametrize("split", SPLITS)
 def test_each_request_reads_its_own_cache_and_not_the_mean_one(split: Parallelism) -> None:
     """Half of the requests have short prompts, half long ones: the median is one, the slowest tenth the other."""
     instance = contexts(1000.0, 100_000.0)
-    short, long = alone(instance, split)
+    short, long = lone_step(instance, split)
     assert long > 1.15 * short
-    steps = pool_state(instance, fleet(instance, split).pools[0], 1.0).steps
+    engine = alone(instance, 1, split=split, seqs=5)
+    steps = pool_state(instance, engine.pools[0], 1.0).steps
     np.testing.assert_allclose(steps.quiet + steps.time.own, [short, long], rtol=0.002)
-    assert float(evaluate(instance, fleet(instance, split)).tpot[-1, 1]) == pytest.approx(float(long), rel=0.002)
+    assert float(evaluate(instance, engine).tpot[-1, 1]) == pytest.approx(float(long), rel=0.002)
     if split == Parallelism():
         decode = pool_state(instance, pool(instance, "decode", Role.DECODE, 1, seqs=5), 1.0).steps
         np.testing.assert_allclose(decode.quiet + decode.time.own, [short, long], rtol=0.002)
@@ -288,8 +259,8 @@ def test_half_are_late_where_the_mean_quiet_step_is(
 ) -> None:
     """What the certified floor takes for granted (`search.bound`)."""
     instance = contexts(*isl, burstiness=burstiness, seqs=tuple(least * 2**k for k in range(6)))
-    pools = [fleet(instance, split, replicas).pools[0], pool(instance, "decode", Role.DECODE, replicas, seqs=5)]
-    for engines in pools:
+    colocated = alone(instance, replicas, split=split, seqs=5).pools[0]
+    for engines in (colocated, pool(instance, "decode", Role.DECODE, replicas, seqs=5)):
         steps = pool_state(instance, engines, 10.0 ** (log_rate + 4.0)).steps
         assert (np.broadcast_to(steps.time.own, len(isl)) >= 0.0).all()
         assert (steps.calm_exceeds(np.full(len(isl), steps.quiet * (1.0 - 1e-9))) >= LATE_BY_STEPS).all()
@@ -297,24 +268,13 @@ def test_half_are_late_where_the_mean_quiet_step_is(
 
 # --- engines whose prompts go first and alone (SGLang) beside those that mix them with decodes
 
-CHUNK = 1024
-
 
 @cache
 def served_by(engine: str, rate: float = 8.0) -> Instance:
     """Prompts of 800 or 3000 tokens on single H100, in chunks of 1024."""
-    return instance_of(
-        problem(
-            workload=workload(rate, ((800.0, 150.0, 0.7), (3000.0, 250.0, 0.3))),
-            space=space(tensor_parallel=(1,), max_num_seqs=(2, 8, 32, 256), max_num_batched_tokens=(CHUNK,)),
-            engine=engine,
-        )
-    )
-
-
-def engines(replicas: int) -> Fleet:
-    """Colocated ones."""
-    return Fleet((pool(served_by("vllm"), "colocated-1", Role.COLOCATED, replicas, seqs=3),))
+    load = workload(rate, ((800.0, 150.0, 0.7), (3000.0, 250.0, 0.3)))
+    choice = space(tensor_parallel=(1,), max_num_seqs=(2, 8, 32, 256), max_num_batched_tokens=(1024,))
+    return instance_of(problem(workload=load, space=choice, engine=engine))
 
 
 def test_a_step_of_prompts_carries_no_decodes() -> None:
@@ -325,23 +285,12 @@ def test_a_step_of_prompts_carries_no_decodes() -> None:
     assert (tables.mixed_base * tables.chunk_count)[0, 0, 0] == pytest.approx(tables.prefill_alone[0, 0], rel=1e-2)
 
 
-def test_a_prompt_that_goes_alone_adds_more_to_the_steps_of_others() -> None:
-    """By kernels: it reads the weights once more, so engines keep up with less."""
-    needs = []
-    for engine in ("vllm", "sglang"):
-        instance = make_instance(served_by(engine).problem)
-        every = make_settings(instance)
-        needs.append(keeping_up(instance, every.take((every.role == COLOCATED) & (every.seqs >= limit(instance, 2)))))
-    mixed, first = needs
-    assert mixed.size
-    assert (first > mixed).all()
-
-
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
 @pytest.mark.parametrize("rate", [6.0, 11.0])
 def test_the_evaluation_agrees_with_the_simulation(engine: str, rate: float) -> None:
     instance = served_by(engine, rate)
-    found, seen = evaluate(instance, engines(2)), judge(instance, engines(2), requests=6000, seed=3)
+    engines = alone(instance, 2, seqs=3)
+    found, seen = evaluate(instance, engines), judge(instance, engines, requests=6000, seed=3)
     one = seen.classes[0]
     assert not seen.overload.overloaded
     assert found.ttft[0][:2] == pytest.approx((one.ttft_s.p50, one.ttft_s.p90), rel=0.12)
@@ -351,41 +300,29 @@ def test_the_evaluation_agrees_with_the_simulation(engine: str, rate: float) -> 
 # --- seats of prefill engines: as many as fill a step, in every stage of a pipeline
 
 SEQS = (1, 2, 4, 8, 16, 32, 64, 128)
-SPACE = SearchSpace(
-    roles=(Role.PREFILL, Role.DECODE),
-    tensor_parallel=(1,),
-    pipeline_parallel=(1, 4),
-    expert_parallel=(1,),
-    data_parallel=(1,),
-    max_num_seqs=SEQS,
-    max_num_batched_tokens=(2048,),
-    max_gpus_per_engine=8,
-)
+SPACE = space(roles=STAGES, tensor_parallel=(1,), pipeline_parallel=(1, 4), max_num_seqs=SEQS)
 
 
 @pytest.mark.parametrize(
-    ("buckets", "single", "piped"),
+    ("buckets", "seats"),
     [
-        (((512.0, 100.0, 1.0),), 4, 16),  # 4 prompts fill 2,048 tokens
-        (((300.0, 100.0, 1.0),), 8, 32),  # 7 do
-        (((128.0, 100.0, 0.5), (6000.0, 100.0, 0.5)), 16, 64),  # as many as if all were short
-        (((16.0, 100.0, 0.05), (512.0, 100.0, 0.95)), 4, 16),  # but for one in ten
-        (((8.0, 100.0, 1.0),), 128, 128),  # 256 do, for whom there are no seats
-        (((6000.0, 100.0, 1.0),), 1, 4),
+        (((512.0, 100.0, 1.0),), [4, 16]),  # 4 prompts fill 2,048 tokens
+        (((300.0, 100.0, 1.0),), [8, 32]),  # 7 do
+        (((128.0, 100.0, 0.5), (6000.0, 100.0, 0.5)), [16, 64]),  # as many as if all were short
+        (((16.0, 100.0, 0.05), (512.0, 100.0, 0.95)), [4, 16]),  # but for one in ten
+        (((8.0, 100.0, 1.0),), [128, 128]),  # 256 do, for whom there are no seats
+        (((6000.0, 100.0, 1.0),), [1, 4]),
     ],
 )
-def test_prompts_that_fill_a_step_have_seats(
-    buckets: tuple[tuple[float, float, float], ...], single: int, piped: int
-) -> None:
+def test_prompts_that_fill_a_step_have_seats(buckets: tuple[tuple[float, float, float], ...], seats: list[int]) -> None:
+    """Without a pipeline, and in one of four stages."""
     instance = instance_of(problem(workload=workload(10.0, buckets), space=SPACE))
     shapes = {shape.parallelism.pipeline: number for number, shape in enumerate(instance.tables.shapes)}
-    found = [SEQS[prefill_seqs(instance, shapes[stages], -1)] for stages in (1, 4)]
-    assert found == [single, piped]
+    assert [SEQS[prefill_seqs(instance, shapes[stages], -1)] for stages in (1, 4)] == seats
 
 
 # --- what no load changes of a TTFT is one law: of fleets by formula, of the simulator, and of the closed loop
 
-STAGES = (Role.PREFILL, Role.DECODE)
 MODES = (STAGES, (Role.COLOCATED,))
 QUICK = {"arrival_ms": 0.0, "handover_ms": 0.0}
 """An engine whose clients and hand-overs take no time."""
@@ -393,14 +330,9 @@ QUICK = {"arrival_ms": 0.0, "handover_ms": 0.0}
 
 def timed_instance(engine: str, changes: Mapping[str, float], ttft: float = 2.0) -> Instance:
     """One request of a thousand tokens per second on H100."""
-    stated = problem(
-        engine=engine,
-        engine_changes={engine: changes},
-        workload=workload(1.0, ((1000.0, 100.0, 1.0),)),
-        slos=(slo(ttft=ttft),),
-        space=space(tensor_parallel=(1,)),
-    )
-    return make_instance(stated)
+    load, choice = workload(1.0, ((1000.0, 100.0, 1.0),)), space(tensor_parallel=(1,))
+    served = {"engine": engine, "engine_changes": {engine: changes}}
+    return make_instance(problem(**served, workload=load, slos=(slo(ttft=ttft),), space=choice))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -443,18 +375,11 @@ def test_no_engine_is_faster_than_what_no_load_changes() -> None:
 @pytest.mark.parametrize(("rate", "chunk"), [(6.0 * 0.92, 512), (6.0 * 1.3, 1024)])
 def test_a_batch_on_the_edge_of_one_more_step(rate: float, chunk: int) -> None:
     """Where a larger batch makes prompts need a step more and that makes it smaller again, the pool still keeps up."""
-    states = []
+    states, limits = [], {"max_num_seqs": (256,), "max_num_batched_tokens": (chunk,)}
+    choice = space(roles=(Role.COLOCATED,), tensor_parallel=(4,), pipeline_parallel=(2,), **limits)
     for factor in (0.8, 1.0, 1.05):
-        choice = space(
-            tensor_parallel=(4,),
-            pipeline_parallel=(2,),
-            max_num_seqs=(256,),
-            max_num_batched_tokens=(chunk,),
-            roles=(Role.COLOCATED,),
-        )
         load = workload(rate * factor, ((1000.0, 200.0, 1.0),))
         instance = instance_of(problem(model=model("Llama-3.1-70B"), workload=load, space=choice))
-        engines = pool(instance, "colocated-1", Role.COLOCATED, 1, split=Parallelism(4, 2), seqs=0)
-        states.append(pool_state(instance, engines, 1.0))
+        states.append(pool_state(instance, alone(instance, 1, split=Parallelism(4, 2), seqs=0).pools[0], 1.0))
     assert all(state.stable for state in states)
     assert states[0].running < states[1].running < states[2].running

@@ -99,6 +99,8 @@ def program(asked: Problem, aim: Aim | None = None) -> Program:
 
 
 NODES = (Offer(NVIDIA, 3.0, billing=Billing.NODE), Offer(AMD, 2.0))
+FEW = (Offer(NVIDIA, 3.0, inventory=16), Offer(AMD, 2.0, inventory=6))
+SPARED = Constraints(spare_replicas=1, max_gpus=12, budget=40.0)
 TWO_CLASSES = (slo(attainment=0.9, share=0.8), slo(name="batch", attainment=0.5, share=0.2))
 CASES: dict[str, tuple[Problem, Aim | None, tuple[str, ...]]] = {
     "everything": (toy_problem(), None, ("",)),
@@ -107,11 +109,7 @@ CASES: dict[str, tuple[Problem, Aim | None, tuple[str, ...]]] = {
     "hand-over": (toy_problem(), None, ("sends", "takes")),
     "loads": (toy_problem(), None, ("load",)),
     "attainment": (toy_problem(slos=TWO_CLASSES), None, ("attainment_",)),
-    "inventory": (
-        toy_problem(offers=(Offer(NVIDIA, 3.0, inventory=16), Offer(AMD, 2.0, inventory=6))),
-        None,
-        ("inventory",),
-    ),
+    "inventory": (toy_problem(offers=FEW), None, ("inventory",)),
     "nodes": (toy_problem(offers=NODES), None, ("nodes",)),
     "budget": (toy_problem(constraints=Constraints(budget=40.0)), None, ("budget",)),
     "budget-of-nodes": (toy_problem(offers=NODES, constraints=Constraints(budget=40.0)), None, ("nodes", "budget")),
@@ -119,11 +117,7 @@ CASES: dict[str, tuple[Problem, Aim | None, tuple[str, ...]]] = {
     "max-gpus": (toy_problem(constraints=Constraints(max_gpus=12)), None, ("max_gpus",)),
     "max-pools": (toy_problem(constraints=Constraints(max_pools=2)), None, ("used", "max_pools")),
     "gateway": (toy_problem(constraints=Constraints(gateway=Gateway(1, 8))), None, ("used", "gateway")),
-    "spare-replicas": (
-        toy_problem(constraints=Constraints(spare_replicas=1, max_gpus=12, budget=40.0)),
-        None,
-        ("used", "max_gpus", "budget"),
-    ),
+    "spare-replicas": (toy_problem(constraints=SPARED), None, ("used", "max_gpus", "budget")),
 }
 
 
@@ -215,13 +209,8 @@ def wider(seed: int, columns: int) -> Matrices:
 
 def with_dearer_twins(matrices: Matrices) -> Matrices:
     """Every column twice, the second at a higher price."""
-    twice = {name: np.concatenate([getattr(matrices, name)] * 2) for name in ("role", "domain", "need", "late")}
-    limits, pool_limits = (
-        tuple(replace(limit, weight=np.tile(limit.weight, 2)) for limit in rows)
-        for rows in (matrices.limits, matrices.pool_limits)
-    )
-    price = np.concatenate([matrices.price, matrices.price + 1.0])
-    return replace(matrices, **twice, price=price, limits=limits, pool_limits=pool_limits)
+    twice = columns_of(matrices, np.tile(np.arange(matrices.size), 2))
+    return replace(twice, price=twice.price + np.repeat([0.0, 1.0], matrices.size))
 
 
 @settings(max_examples=15)

@@ -54,13 +54,6 @@ def test_weights_split_over_tensor_ranks_but_not_the_replicated_ones() -> None:
     assert eighth == pytest.approx(replicated + (whole - replicated) / 8, rel=1e-12)
 
 
-def test_experts_split_over_data_ranks_too() -> None:
-    model = deepseek_v3()
-    experts = 2 * 58 * 256 * 3 * 7168 * 2048
-    one, sixteen = (weight_bytes_per_gpu(model, toy_config(data=d, expert=d)) for d in (1, 16))
-    assert one - sixteen == pytest.approx(experts * 15 / 16, rel=1e-12)
-
-
 def test_ranks_hold_as_many_experts_each_where_they_do_not_divide() -> None:
     """EP 72 of 256 experts: 288 places, four on every rank."""
     model = deepseek_v3()
@@ -148,7 +141,6 @@ def test_padding_is_of_a_ranks_share(gpu: str, tensor: int, expert: int, hidden:
 
 def test_kv_of_a_request_by_hand() -> None:
     """128 KiB a token; the mean context of a request is ISL + OSL / 2, its end ISL + OSL."""
-    assert kv_bytes_per_token_per_gpu(llama_8b(), toy_config()) == 131072
     assert kv_bytes_per_request_per_gpu(llama_8b(), toy_config(), 1000.0, 200.0) == 1100 * 131072
     assert kv_bytes_peak_per_gpu(llama_8b(), toy_config(), 1200.0) == 1200 * 131072
     assert kv_bytes_per_token_per_gpu(llama_8b(), toy_config(kv_dtype="fp8")) == 65536
@@ -183,11 +175,8 @@ def test_more_gpus_never_hold_more_each(
     model: Transformer, tensor: int, pipeline: int, data: int, isl: int, osl: int
 ) -> None:
     small = toy_config(tensor=tensor, pipeline=pipeline, data=data)
-    for wider in (
-        toy_config(tensor=2 * tensor, pipeline=pipeline, data=data),
-        toy_config(tensor=tensor, pipeline=2 * pipeline, data=data),
-        toy_config(tensor=tensor, pipeline=pipeline, data=2 * data),
-    ):
+    for times in ((2, 1, 1), (1, 2, 1), (1, 1, 2)):
+        wider = toy_config(tensor=times[0] * tensor, pipeline=times[1] * pipeline, data=times[2] * data)
         assert weight_bytes_per_gpu(model, wider) <= weight_bytes_per_gpu(model, small) * (1 + 1e-12)
         kept = [activation_bytes(model, each) + runtime_bytes(each) for each in (wider, small)]
         assert kept[0] <= kept[1] or small.gpus == 1 or small.parallelism.tensor == 1

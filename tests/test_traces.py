@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +18,17 @@ from pdplan.cli import run
 from pdplan.exits import ExitCode
 from search_spaces.loader import load_problem, workload_yaml_text
 from search_spaces.trace_reader import NANOSECONDS, parse_date
-from search_spaces.trace_summary import (
-    is_session_trace,
-    read_sessions,
-    read_trace,
-    trace_source,
-    workload_block,
-)
+from search_spaces.trace_summary import is_session_trace, read_sessions, read_trace, trace_source, workload_block
 from tests.running import within
 from tests.trace_files import AZURE, CODE, CONV, MOONCAKE, Write, jsonl, mooncake, refusal
 
 
 def test_azure_2024_with_offsets_and_whole_seconds(write: Write) -> None:
-    path = write(
-        AZURE
-        + "2024-05-10 00:00:00.009930+00:00,2162,5\n"
-        + "2024-05-10 00:00:01+00:00,100,7\n"
-        + "2024-05-10 02:00:03.5+02:00,1,1\n"
-    )
-    rows = read_trace(path).rows
+    times = "00:00:00.009930+00:00,2162,5", "00:00:01+00:00,100,7", "02:00:03.5+02:00,1,1"
+    rows = read_trace(write(AZURE + "".join(f"2024-05-10 {row}\n" for row in times))).rows
     origin = parse_date("2024-05-10 00:00:00")
     assert ((rows.nanoseconds - origin) / NANOSECONDS).tolist() == [0.00993, 1.0, 3.5]
-    assert rows.isl.tolist() == [2162, 100, 1]
-    assert rows.osl.tolist() == [5, 7, 1]
-    assert rows.line.tolist() == [2, 3, 4]
+    assert (rows.isl.tolist(), rows.osl.tolist(), rows.line.tolist()) == ([2162, 100, 1], [5, 7, 1], [2, 3, 4])
 
 
 def arrivals_csv(times: list[float]) -> str:
@@ -69,23 +55,14 @@ def test_tied_clock_by_hand(write: Write) -> None:
 
 
 def test_peak_rates_by_hand(write: Write) -> None:
-    # One request per 10 s for a little over two hours, and 50 more in one second.
-    start = datetime(2024, 1, 1, 1, 30, tzinfo=UTC)
-    moments = [start + timedelta(seconds=10 * i) for i in range(722)]
-    moments += [start + timedelta(seconds=1800 + i / 50) for i in range(50)]
-    text = "arrival,isl,osl\n" + "".join(f"{moment:%Y-%m-%d %H:%M:%S.%f},1,1\n" for moment in sorted(moments))
-    arrivals = read_trace(write(text)).arrivals
+    """One request per 10 s for a little over two hours, and 50 more in one second."""
+    times = [10.0 * i for i in range(722)] + [1800 + i / 50 for i in range(50)]
+    arrivals = read_trace(write(arrivals_csv(sorted(times)))).arrivals
     assert arrivals.peak_rate[10] == pytest.approx(5.1)
     assert arrivals.peak_rate[3600] == pytest.approx((360 + 50) / 3600)
 
 
-def test_requests_at_even_intervals_have_no_burstiness(write: Write) -> None:
-    text = AZURE + "".join(f"2026-11-03 08:00:{tick // 10:02d}.{tick % 10}00,100,10\n" for tick in range(300))
-    assert read_trace(write(text)).arrivals.burstiness == 0.0
-
-
-SERVABLE = [f"{second},{10 + second},5" for second in range(1, 41)]
-"""A request a second; two rows may be left out beside them."""
+SERVABLE = [f"{second},{10 + second},5" for second in range(1, 41)]  # two rows may be left out beside them
 
 
 @pytest.mark.parametrize(
@@ -228,11 +205,9 @@ def test_a_trace_of_one_moment_is_followed_by_a_command_with_a_rate(
 ) -> None:
     path = str(write("arrival,isl,osl\n0,100,20\n0,200,30\n0,300,10\n", "log.csv"))
     assert run(["workload", path]) == ExitCode.DONE
-    output = capsys.readouterr()
-    assert "workload.yaml --rate RATE   # such as 2/s; the trace has no rate\n" in output.out + output.err
+    assert "workload.yaml --rate RATE   # such as 2/s; the trace has no rate\n" in "".join(capsys.readouterr())
     assert run(["workload", path, "--rate", "2/s"]) == ExitCode.DONE
-    output = capsys.readouterr()
-    assert "log.csv --rate 2/s -o workload.yaml\n" in output.out + output.err
+    assert "log.csv --rate 2/s -o workload.yaml\n" in "".join(capsys.readouterr())
 
 
 def test_cached_tokens_of_a_log_are_its_prefix_hits(write: Write) -> None:
@@ -264,17 +239,14 @@ def test_public_traces(
 ) -> None:
     summary = read_trace(data / "traces" / name)
     assert (summary.format, summary.arrivals.requests, summary.max_tokens) == (format_, requests, longest)
-    assert summary.mean_isl == pytest.approx(isl, abs=0.006)
-    assert summary.mean_osl == pytest.approx(osl, abs=0.006)
+    assert (summary.mean_isl, summary.mean_osl) == pytest.approx((isl, osl), abs=0.006)
     assert (summary.dropped, summary.out_of_order) == (0, 0)
-    buckets = summary.bucketed(48)
+    buckets, rows = summary.bucketed(48), summary.rows
     assert buckets.isl.size == 48
-    assert float(buckets.share @ buckets.isl) == pytest.approx(summary.mean_isl, rel=1e-9)
-    assert float(buckets.share @ buckets.osl) == pytest.approx(summary.mean_osl, rel=1e-9)
-    own_isl, own_osl = summary.rows.isl, summary.rows.osl
-    assert float(buckets.share @ buckets.isl**2) == pytest.approx((own_isl**2).mean(), rel=0.02)
-    assert float(buckets.share @ buckets.osl**2) == pytest.approx((own_osl**2).mean(), rel=0.02)
-    assert float(buckets.share @ (buckets.isl * buckets.osl)) == pytest.approx((own_isl * own_osl).mean(), rel=0.005)
+    for kept, own in ((buckets.isl, rows.isl), (buckets.osl, rows.osl)):
+        assert float(buckets.share @ kept) == pytest.approx(own.mean(), rel=1e-9)
+        assert float(buckets.share @ kept**2) == pytest.approx((own**2).mean(), rel=0.02)
+    assert float(buckets.share @ (buckets.isl * buckets.osl)) == pytest.approx((rows.isl * rows.osl).mean(), rel=0.005)
     mix = summary.to_workload()
     assert mix.share.sum() == pytest.approx(1.0)
     assert min(mix.isl.min(), mix.osl.min()) >= 1.0
@@ -317,35 +289,23 @@ CHATS: list[dict[str, Any]] = [
 ]
 
 
-def written(folder: Path, rows: list[dict[str, Any]]) -> Path:
-    path = folder / "trace.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    return path
-
-
-def test_delays_are_think_times_and_lengths_new_tokens(tmp_path: Path) -> None:
-    path = written(tmp_path, DELAYS)
+def test_delays_are_think_times_and_lengths_new_tokens(write: Write) -> None:
+    path = write(jsonl(*DELAYS), "trace.jsonl")
     summary = read_sessions(path)
     assert is_session_trace(path)
-    assert summary.turns.tolist() == [3, 1]
-    assert summary.pause.tolist() == [1.5, 2.5]
-    assert summary.user.tolist() == [3000, 2000, 400, 600]
-    assert summary.rate == 0.25
-    assert not summary.answers_in
+    assert (summary.turns.tolist(), summary.pause.tolist()) == ([3, 1], [1.5, 2.5])
+    assert (summary.user.tolist(), summary.rate, summary.answers_in) == ([3000, 2000, 400, 600], 0.25, False)
 
 
-def test_chats_repeat_what_was_before(tmp_path: Path) -> None:
-    summary = read_sessions(written(tmp_path, CHATS))
-    assert summary.turns.tolist() == [2, 1]
-    assert summary.pause.tolist() == [30.0]
-    assert summary.user.tolist() == [500, 760 - 500 - 60, 300]
-    assert summary.answers_in
+def test_chats_repeat_what_was_before(write: Write) -> None:
+    summary = read_sessions(write(jsonl(*CHATS), "trace.jsonl"))
+    assert (summary.turns.tolist(), summary.pause.tolist()) == ([2, 1], [30.0])
+    assert (summary.user.tolist(), summary.answers_in) == ([500, 760 - 500 - 60, 300], True)
 
 
-def test_what_is_written_is_a_problem_of_such_sessions(tmp_path: Path) -> None:
-    mapping = read_sessions(written(tmp_path, DELAYS)).mapping()
-    (tmp_path / "w.yaml").write_text(workload_yaml_text(mapping, "agents", "Llama-3.1-8B"), "utf-8")
-    load = load_problem(tmp_path / "w.yaml").workload
+def test_what_is_written_is_a_problem_of_such_sessions(write: Write) -> None:
+    mapping = read_sessions(write(jsonl(*DELAYS), "trace.jsonl")).mapping()
+    load = load_problem(write(workload_yaml_text(mapping, "agents", "Llama-3.1-8B"), "w.yaml")).workload
     assert load.request_rate == pytest.approx(0.25 * load.sessions.turns.mean)
     assert load.sessions.pause.within(2.6) == 1.0
 
@@ -356,23 +316,20 @@ HASHED = [
 ]
 
 
-def test_hash_blocks_tell_after_what_time_they_are_used_again(tmp_path: Path) -> None:
+def test_hash_blocks_tell_after_what_time_they_are_used_again(write: Write) -> None:
     """Four of nine blocks hit, two after 10 s and two after 30 s; the last request has none of its beginning."""
-    summary = read_trace(written(tmp_path, HASHED))
+    summary = read_trace(write(jsonl(*HASHED), "trace.jsonl"))
     assert summary.prefix_hit_share == pytest.approx(4 / 9)
     interval = summary.reuse_interval
     assert [interval[share] for share in (0.25, 0.5, 0.75, 1.0)] == pytest.approx([10, 10, 30, 30], rel=0.06)
 
 
-def test_a_trace_of_hash_blocks_states_its_problem_again(tmp_path: Path) -> None:
+def test_a_trace_of_hash_blocks_states_its_problem_again(write: Write) -> None:
     """What memory has to keep, and for how long, comes out of the repeated inputs as it went in."""
-    written(tmp_path, HASHED)
-    (tmp_path / "w.yaml").write_text(
-        "model: Llama-3.1-8B\nworkload: {lengths: {trace: {path: trace.jsonl}}}\n"
-        "slo: {ttft: 2s, tpot: 50ms}\naccelerators: H100\n", "utf-8")  # fmt: skip
-    first = load_problem(tmp_path / "w.yaml")
-    (tmp_path / "again.yaml").write_text(json.dumps(first.inputs), "utf-8")
-    again = load_problem(tmp_path / "again.yaml")
+    write(jsonl(*HASHED), "trace.jsonl")
+    asked = "model: Llama-3.1-8B\nworkload: {lengths: {trace: {path: trace.jsonl}}}\n"
+    first = load_problem(write(f"{asked}slo: {{ttft: 2s, tpot: 50ms}}\naccelerators: H100\n", "w.yaml"))
+    again = load_problem(write(json.dumps(first.inputs), "again.yaml"))
     assert again.inputs == first.inputs
     before, after = first.workload.reuse, again.workload.reuse
     assert before.pause.seconds.tolist() == after.pause.seconds.tolist()
