@@ -8,7 +8,6 @@ CSV: files in the format of serving/closed_loop.csv; without one, that file and 
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -47,18 +46,12 @@ class Measured:
 
 def rows_of(path: Path) -> Iterator[Measured]:
     """The rows of a file whose decoding engine has data-parallel ranks."""
-    with path.open(encoding="utf-8", newline="") as stream:
-        drafts = {
-            number
-            for number, cells in enumerate(csv.DictReader(stream), start=2)
-            if (cells.get("spec_method") or "none") != "none"
-        }
     _, rows = read_measurements(path)
     deployments, _ = deployments_of(rows, load_catalog(), data_folder() / "models")
     groups: dict[int, list[MeasuredDeployment]] = defaultdict(list)
     for each in deployments:
         ranks = (each.decode or each.prefill).parallelism.data
-        if ranks > 1 and each.row.line not in drafts:
+        if ranks > 1 and each.prefill.speculation is None:
             groups[ranks].append(each)
     for ranks, members in groups.items():
         for batch in batches_of(members):

@@ -7,9 +7,7 @@ targets and of curves are here too, as the command line needs them without slow 
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from costmodel.metric import METRICS, Metric
@@ -108,9 +106,9 @@ MEMORY: Final = Bounds(GIB, 1024 * TIB, "B")
 PEAK_FLOPS: Final = Bounds(GIGA, 1e21, "FLOP/s")
 BOARD_POWER: Final = Bounds(1, MEGA, "W")
 CONFIDENCE: Final = Bounds(-0.98, 0.98)
+"""0 plans on the expected times, below it on quick ones; beyond 0.98 the residuals of a thousand rows say nothing."""
 QUICK: Final = "for quick GPUs"
 """What a negative confidence is for."""
-"""0 plans on the expected times, below it on quick ones; beyond 0.98 the residuals of a thousand rows say nothing."""
 MEMORY_FRACTION: Final = Bounds(0.1, 1)
 TIER_CAPACITY: Final = Bounds(0, 1000 * TIB, "bytes")
 """Of the KV cache tier, for each GPU; 0 is none."""
@@ -179,10 +177,8 @@ MAX_CELLS: Final = 12_000_000
 """The same x buckets x classes: each of these is priced."""
 
 
-TARGET_NAMES: Final = tuple(
-    re.findall(r"^- name: (\S+)", Path(__file__).with_name("targets.yaml").read_text("utf-8"), re.MULTILINE)
-)
-"""Names of targets, in the order of `targets.yaml`: read from there without a YAML parser, whose import is felt."""
+TARGET_NAMES: Final = ("vllm", "dynamo", "llm-d", "sglang", "trtllm")
+"""Names of targets, in the order in which they are listed; `targets.yaml` says what each can do."""
 TARGET_SPELLINGS: Final = {"llmd": "llm-d"}
 """Other ways to write a target's name, as users and older plans do."""
 ROUTERS: Final = ("least-tokens", "least-requests")

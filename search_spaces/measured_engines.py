@@ -484,9 +484,9 @@ def predict_serving(rows: Sequence[Row], catalog: AcceleratorCatalog, models: Pa
         columns = (column[:, 0].tolist() for column in (steady.ttft, steady.tpot))
         for deployment, ttft, tpot in zip(batch.deployments, *columns, strict=True):
             row, measured = deployment.row, deployment.row.scored
-            drafts, is_known = row.settings.draft, bool(row.settings.acceptance)
+            drafts = row.settings.draft
             stratum = stratum_of(deployment.model, deployment.prefill, deployment.engine, row.mode)
-            stratum = replace(stratum, accepted=drafts is None or is_known)
+            stratum = replace(stratum, accepted=drafts is None or bool(row.settings.acceptance))
             if not (math.isfinite(ttft) and math.isfinite(tpot)):
                 refusals.append(Refused(row.line, OUT_OF_RANGE))
                 continue
