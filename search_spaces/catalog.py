@@ -271,9 +271,9 @@ def load_catalog(overlay: Path | None = None, prices: str | None = None) -> Acce
     """
     catalog = _shipped_catalog()
     if overlay is not None:
-        source, faults = read_source(overlay, "catalog", max_bytes=MAX_OVERLAY_BYTES)
-        file = sections_of(source, [*faults, *_name_faults(source.value, catalog)], OverlayFile)
-        faults = []
+        source = read_source(overlay, "catalog", max_bytes=MAX_OVERLAY_BYTES)
+        source = replace(source, faults=[*source.faults, *_name_faults(source.value, catalog)])
+        file, faults = sections_of(source, OverlayFile), list[Fault]()
         for name, change in file.accelerators.items():
             try:
                 catalog = _overlaid(catalog, name, change, overlay.name)
@@ -318,7 +318,7 @@ def _shipped_catalog() -> AcceleratorCatalog:
         try:
             catalog = catalog.with_entry(name, entries[name], own)
         except FaultsError as error:
-            source, _ = parse_source(shipped_text(PACKAGE, ACCELERATORS), f"{PACKAGE.replace('.', '/')}/{ACCELERATORS}")
+            source = parse_source(shipped_text(PACKAGE, ACCELERATORS), f"{PACKAGE.replace('.', '/')}/{ACCELERATORS}")
             faults = [replace(fault, path=(TOP, name, *fault.path)) for fault in error.faults]
             raise InputError(source.render(faults)) from None
     generations = measured_generations(catalog.accelerators.values())

@@ -79,23 +79,23 @@ ENGINES = tuple(SUPPORT)
 
 @cache
 def load_engine_memory(name: str) -> EngineMemory:
-    """What a serving engine needs beside weights and KV cache; an unknown name is an error that offers the nearest.
+    """What a serving engine needs beside weights and KV cache.
 
     >>> load_engine_memory("sglang").fraction_of.value
     'startup'
     """
-    figures = dict(_entry("engine_memory.yaml", name))
+    figures = dict(_entries("engine_memory.yaml")[name])
     base = FractionOf(figures.pop("fraction_of"))
     return EngineMemory(base, **_numbers({key: figures[key] for key in figures.keys() - {"origin", "source"}}))
 
 
 def load_serving_policy(name: str, changes: EngineChanges = NO_CHANGES) -> ServingPolicy:
-    """How a serving engine treats requests, with the user's changes; an unknown name is refused with the nearest.
+    """How a serving engine treats requests, with the user's changes.
 
     >>> load_serving_policy("sglang").scheduler.exclusive_prefill
     True
     """
-    entry = _entry("engines.yaml", name, changes)
+    entry = {**_entries("engines.yaml")[name], **changes.get(name, {})}
     fitted = entry["serving"]["fitted"]
     step, request = entry["step_overhead_us"] * MICRO, entry["per_request_overhead_us"] * MICRO
     overhead = EngineOverhead(step, request, Origin(entry["origin"]), entry["source"])
@@ -104,7 +104,7 @@ def load_serving_policy(name: str, changes: EngineChanges = NO_CHANGES) -> Servi
 
 def serving_policy(name: str, overhead: EngineOverhead, fitted: Mapping[str, float]) -> ServingPolicy:
     """The policy of a known engine with other fitted figures, by their keys in engines.yaml."""
-    serving = _entry("engines.yaml", name)["serving"]
+    serving = _entries("engines.yaml")[name]["serving"]
     return ServingPolicy(
         scheduler=SCHEDULERS[name],
         **{key: serving[key] for key in ("token_budget", "memory_fraction", "quantized_kv_dtype")},
@@ -115,14 +115,6 @@ def serving_policy(name: str, overhead: EngineOverhead, fitted: Mapping[str, flo
 
 def _numbers(figures: Mapping[str, float]) -> dict[str, Any]:
     return {key: float(value) for key, value in in_base_units(figures).items()}
-
-
-def _entry(file: str, name: str, changes: EngineChanges = NO_CHANGES) -> Mapping[str, Any]:
-    """The entry of an engine, with the user's figures laid over it."""
-    entries = _entries(file)
-    if name not in entries:
-        raise UnknownNameError("engine", name, entries)
-    return {**entries[name], **changes.get(name, {})}
 
 
 @cache

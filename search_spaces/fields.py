@@ -419,28 +419,24 @@ def checked_together(check: Callable[[Any], Iterator[tuple[Keys, str]]]) -> Wrap
 S = TypeVar("S", bound=BaseModel)
 
 
-def sections_of(source: Source, faults: Iterable[Fault], kind: type[S]) -> S:
-    """Read a file as its sections; an InputError has all faults: earlier ones, and those found at other places."""
-    file, all_faults = sound_sections(source, faults, kind)
+def sections_of(source: Source, kind: type[S]) -> S:
+    """Read a file as its sections; an InputError has all faults: those of its text, and those found at other places."""
+    file, all_faults = sound_sections(source, kind)
     if file is None or all_faults:
         raise InputError(source.render(all_faults))
     return file
 
 
-def sound_sections(
-    source: Source, faults: Iterable[Fault], kind: type[S], context: object = None
-) -> tuple[S | None, list[Fault]]:
+def sound_sections(source: Source, kind: type[S], context: object = None) -> tuple[S | None, list[Fault]]:
     """Read a file as its sections (None if they have faults), with all faults, for callers that look for more.
 
-    faults: found already, in whose places nothing else is looked for; context: what validation may look up.
+    Where its text is at fault nothing else is looked for. context: what validation may look up.
     """
-    faults = list(faults)
     try:
-        return kind.model_validate(source.value, context=context), faults
+        return kind.model_validate(source.value, context=context), [*source.faults]
     except ValidationError as error:
-        places = {fault.path for fault in faults}
-        schema_faults = faults_of(error)
-        return None, faults + [fault for fault in schema_faults if source.settle(fault.path) not in places]
+        places = {fault.path for fault in source.faults}
+        return None, [*source.faults, *(f for f in faults_of(error) if source.settle(f.path) not in places)]
 
 
 def section_of(value: object, kind: type[S], above: Keys) -> S:

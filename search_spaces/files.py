@@ -233,8 +233,8 @@ class FaultsError(InputError):
 class Source:
     """A file as read: its plain value, and the place of every key and value.
 
-    overridden: paths whose values came from elsewhere (the command line), so that they have no place in the file, and
-    how each was stated there.
+    faults: of the text itself, such as a key that stands twice; overridden: paths whose values came from elsewhere (the
+    command line), so that they have no place in the file, and how each was stated there.
     """
 
     name: str
@@ -242,6 +242,7 @@ class Source:
     value: Any
     values: Mapping[Keys, Position] = field(default_factory=dict)
     keys: Mapping[Keys, Position] = field(default_factory=dict)
+    faults: Sequence[Fault] = ()
     overridden: Mapping[Keys, str] = field(default_factory=dict)
 
     def locate(self, path: Keys, *, on_key: bool = False) -> Position | None:

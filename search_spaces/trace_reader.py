@@ -411,8 +411,6 @@ def read_rows(
     layout: one of TRACE_FORMATS; columns: {arrival, isl, osl, arrival_unit} for formats csv and jsonl; progress is
     told the share of the file that has been read [1].
     """
-    if limit is not None and limit < 1:
-        raise InputError(f"limit: {limit} must be at least 1")
     head = _head(path)
     form, columns_of = _layout(path, head, layout, columns)
     is_json = FORMATS[form]["json"]
@@ -479,8 +477,6 @@ def _head(path: Path) -> str:
 
 def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | None) -> tuple[str, Columns]:
     """The format of a file with this first line, and its three columns: as the mapping says, or by known names."""
-    if layout not in TRACE_FORMATS:
-        raise UnknownNameError("trace format", layout, TRACE_FORMATS)
     where, is_auto = f"{path}:1", layout == AUTO
     if is_auto and head.startswith("["):
         raise InputError(f"{where}: the file is a JSON array, but must have one JSON object per line (JSONL)")
