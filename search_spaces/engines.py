@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from costmodel.accelerator import Origin
-from costmodel.engine import SCHEDULERS, Draft, EngineMemory, EngineOverhead, FractionOf, ServingPolicy
+from costmodel.engine import Draft, EngineMemory, EngineOverhead, FractionOf, Policy, ServingPolicy
 from costmodel.errors import UnknownNameError
 from costmodel.units import MICRO
 
@@ -40,19 +40,21 @@ def engine_name(word: str) -> str:
 class EngineSupport:
     """The abilities of a serving engine.
 
-    weight_only: formats that it runs on a vendor's GPUs without units of their kind, a vendor not named is not judged;
-    only_vendor: whose GPUs it runs on, empty: any; sixteen_bit_latents: whether its only kernel for latent attention on
-    every GPU reads a 16-bit cache; eight_bit_compressed: whether its kernel for compressed attention keeps an 8-bit
-    cache alone; staged_drafts_since: first version that drafts tokens with pipeline stages, empty: none does;
-    unshared_drafts: methods by which it does not draft with data-parallel attention; cache_quantizers: tools whose
-    checkpoints, where they state an FP8 KV cache, get one unless the command line states another; no_wider_cache:
-    whether it cannot even then; block_tokens: of a KV block, also of latent and of compressed attention, 0: as of any
-    other [token]; tails, shared_tails: whether it computes only the end of a prompt where nothing reads the rest
-    (`LayerGroup.tail`), without and with data-parallel attention; state_bits: of an element of linear attention's state
-    where no config states it [bit]; expert_copies: whether files can ask it for second copies of experts;
-    data_parallel_parts: whether attention may be data-parallel over a part of the ranks, each of several GPUs.
+    scheduler: how it fills its steps; weight_only: formats that it runs on a vendor's GPUs without units of their kind,
+    a vendor not named is not judged; only_vendor: whose GPUs it runs on, empty: any; sixteen_bit_latents: whether its
+    only kernel for latent attention on every GPU reads a 16-bit cache; eight_bit_compressed: whether its kernel for
+    compressed attention keeps an 8-bit cache alone; staged_drafts_since: first version that drafts tokens with pipeline
+    stages, empty: none does; unshared_drafts: methods by which it does not draft with data-parallel attention;
+    cache_quantizers: tools whose checkpoints, where they state an FP8 KV cache, get one unless the command line states
+    another; no_wider_cache: whether it cannot even then; block_tokens: of a KV block, also of latent and of compressed
+    attention, 0: as of any other [token]; tails, shared_tails: whether it computes only the end of a prompt where
+    nothing reads the rest (`LayerGroup.tail`), without and with data-parallel attention; state_bits: of an element of
+    linear attention's state where no config states it [bit]; expert_copies: whether files can ask it for second copies
+    of experts; data_parallel_parts: whether attention may be data-parallel over a part of the ranks, each of several
+    GPUs.
     """
 
+    scheduler: Policy
     weight_only: Mapping[str, frozenset[str]]
     block_tokens: int
     state_bits: int
@@ -106,7 +108,7 @@ def serving_policy(name: str, overhead: EngineOverhead, fitted: Mapping[str, flo
     """The policy of a known engine with other fitted figures, by their keys in engines.yaml."""
     serving = _entries("engines.yaml")[name]["serving"]
     return ServingPolicy(
-        scheduler=SCHEDULERS[name],
+        scheduler=SUPPORT[name].scheduler,
         **{key: serving[key] for key in ("token_budget", "memory_fraction", "quantized_kv_dtype")},
         **_numbers(fitted),
         overhead=overhead,

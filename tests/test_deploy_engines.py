@@ -19,7 +19,6 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from costmodel.engine import SCHEDULERS
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.plans.plan import Plan, Pool
@@ -27,6 +26,7 @@ from optimizer.verification.judge import simulated_fleet
 from reports.deploy.deployment import Deployment, legal_flag
 from reports.deploy.files import deployment_files, refuse_undeployable, start_files
 from reports.deploy.hosts import place
+from search_spaces.engines import ENGINES
 from tests.deploy_cases import (
     ALIKE,
     PAIR,
@@ -280,7 +280,7 @@ ON_RANKS = (Case("colocated", ep=4, dp=4, seqs=64, tokens=8192),)
 FLEETS = [(APART, ""), (TOGETHER, ""), (IN_STAGES, ""), (ON_RANKS, "Qwen3-30B-A3B")]
 
 
-@pytest.mark.parametrize("engine", SCHEDULERS)
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("pools", "model"), FLEETS)
 def test_limits_are_those_of_the_simulation(engine: str, pools: tuple[Case, ...], model: str) -> None:
     plan = plan_of(pools, Ask(model or "Llama-3.1-8B", engine=engine))
