@@ -178,20 +178,17 @@ def _batch(model: Transformer, config: EngineConfig, most: int, batch: float | N
     """The batch asked for, or the largest; an error says what does not fit."""
     if most == 0:
         free = kv_capacity_bytes(model, config)
-        contents = (
-            "the weights and activations" if free <= 0 else "the weights, activations and the KV cache of one request"
-        )
-        weights = weight_bytes_per_gpu(model, config)
-        advice = (
-            f"the weights alone take {weights / GIB:.0f} GiB per GPU: use more GPUs, such as a higher TP"
-            if weights > config.memory_fraction * config.accelerator.memory
-            else f"a smaller max_num_seqs (now {config.max_num_seqs:,}) or max_num_batched_tokens (now "
-            f"{config.max_num_batched_tokens:,}) needs less for activations"
-        )
+        contents = "weights and activations" if free <= 0 else "weights, activations and the KV cache of one request"
+        weights, memory = weight_bytes_per_gpu(model, config), config.accelerator.memory
+        advice = f"the weights alone take {weights / GIB:.0f} GiB per GPU: use more GPUs, such as a higher TP"
+        if weights <= config.memory_fraction * memory:
+            seqs = f"a smaller max_num_seqs (now {config.max_num_seqs:,})"
+            tokens = f"max_num_batched_tokens (now {config.max_num_batched_tokens:,})"
+            advice = f"{seqs} or {tokens} needs less for activations"
         raise InputError(
             f"{model.name} in {config.weight_dtype} does not fit on {config.gpus} × {config.accelerator.name}: "
-            f"{contents} need more than {percentage(config.memory_fraction)} of "
-            f"{config.accelerator.memory / GIB:.0f} GiB per GPU; {advice}"
+            f"the {contents} need more than {percentage(config.memory_fraction)} of {memory / GIB:.0f} GiB per "
+            f"GPU; {advice}"
         )
     if batch is not None and batch > most:
         raise InputError(f"batch {batch:g} exceeds the {most} requests that memory and max_num_seqs allow")

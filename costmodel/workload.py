@@ -21,7 +21,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,7 +188,7 @@ def coarsen(isl: FloatArray, osl: FloatArray, weight: FloatArray, target_buckets
     queue = [_best_cut(group, axes, features, weight, order) for order, group in enumerate(groups)]
     heapq.heapify(queue)
     next_order = len(queue)
-    while len(queue) < target_buckets and queue[0].gain > 0:
+    while len(queue) < target_buckets and queue[0].loss < 0:
         worst = heapq.heappop(queue)
         for half in (worst.cells[: worst.split], worst.cells[worst.split :]):
             heapq.heappush(queue, _best_cut(half, axes, features, weight, next_order))
@@ -196,17 +196,13 @@ def coarsen(isl: FloatArray, osl: FloatArray, weight: FloatArray, target_buckets
     return _representatives([cut.cells for cut in queue], isl, osl, weight)
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """The best way to cut one group of cells: sorted cells, where to split, and the variance that this removes."""
+class _Cut(NamedTuple):
+    """The best way to cut one group of cells: less the variance that this removes, sorted cells, and where to split."""
 
-    gain: float
+    loss: float
     order: int
     cells: IndexArray
     split: int
-
-    def __lt__(self, other: _Cut) -> bool:
-        return (-self.gain, self.order) < (-other.gain, other.order)
 
 
 def _features(isl: FloatArray, osl: FloatArray, weight: FloatArray) -> FloatArray:
@@ -253,8 +249,8 @@ def _best_cut(cells: IndexArray, axes: FloatArray, features: FloatArray, weight:
         # With the mean at 0 both halves carry the same moment, of opposite sign.
         gains = (moment**2).sum(axis=1) * (1 / lower_mass + 1 / upper_mass)
         place = int(np.argmax(gains))
-        if gains[place] > best.gain:
-            best = _Cut(float(gains[place]), order, sorted_cells, int(cuts[place]))
+        if gains[place] > -best.loss:
+            best = _Cut(-float(gains[place]), order, sorted_cells, int(cuts[place]))
     return best
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from costmodel.accelerator import Origin
-from costmodel.engine import Draft, EngineMemory, EngineOverhead, FractionOf, Policy, ServingPolicy
+from costmodel.engine import Draft, EngineMemory, EngineOverhead, Policy, ServingPolicy
 from costmodel.errors import UnknownNameError
 from costmodel.units import MICRO
 
@@ -86,9 +86,7 @@ def load_engine_memory(name: str) -> EngineMemory:
     >>> load_engine_memory("sglang").fraction_of.value
     'startup'
     """
-    figures = dict(_entries("engine_memory.yaml")[name])
-    base = FractionOf(figures.pop("fraction_of"))
-    return EngineMemory(base, **_numbers({key: figures[key] for key in figures.keys() - {"origin", "source"}}))
+    return TypeAdapter(EngineMemory).validate_python(in_base_units(_entries("engine_memory.yaml")[name]))
 
 
 def load_serving_policy(name: str, changes: EngineChanges = NO_CHANGES) -> ServingPolicy:
@@ -110,13 +108,9 @@ def serving_policy(name: str, overhead: EngineOverhead, fitted: Mapping[str, flo
     return ServingPolicy(
         scheduler=SUPPORT[name].scheduler,
         **{key: serving[key] for key in ("token_budget", "memory_fraction", "quantized_kv_dtype")},
-        **_numbers(fitted),
+        **in_base_units(fitted),
         overhead=overhead,
     )
-
-
-def _numbers(figures: Mapping[str, float]) -> dict[str, Any]:
-    return {key: float(value) for key, value in in_base_units(figures).items()}
 
 
 @cache

@@ -359,20 +359,12 @@ class FileSection(BaseModel):
             hint = _COMMA if comma else cls.hint_for(key)
             faults.append(Fault((key,), f"is not a known key; {hint}", on_key=True))
         meant = {nearest_name(str(key), sorted(names)) for key in section if key not in known}
-        faults += [
-            Fault((field.alias or key,), f"is missing{_meaning(field)}")
-            for key, field in cls.model_fields.items()
-            if field.is_required() and not {key, field.alias} & (section.keys() | meant)
-        ]
-        faults += [
-            Fault(
-                (key,),
-                f"means the same as {shown(field.alias)}, which is stated too; keep one of them",
-                on_key=True,
-            )
-            for key, field in cls.model_fields.items()
-            if field.alias and {key, field.alias} <= section.keys()
-        ]
+        for key, field in cls.model_fields.items():
+            if field.is_required() and not {key, field.alias} & (section.keys() | meant):
+                faults.append(Fault((field.alias or key,), f"is missing{_meaning(field)}"))
+            if field.alias and {key, field.alias} <= section.keys():
+                sentence = f"means the same as {shown(field.alias)}, which is stated too; keep one of them"
+                faults.append(Fault((key,), sentence, on_key=True))
         return _all_at_once(section, handler, faults)
 
 

@@ -366,15 +366,8 @@ def _experts(fields: ConfigFields, hidden: int, gated: bool) -> FeedForward:
         width = fields.count("intermediate_size")
     idle = fields.optional("zero_expert_num") or 0  # experts that only pass their input on (LongCat)
     per_token = round(per_token * experts / (experts + idle))
-    return FeedForward(
-        hidden,
-        _shared_width(fields, hidden, width),
-        gated,
-        experts,
-        per_token,
-        width,
-        fields.optional("expert_latent") or 0,
-    )
+    shared, latent = _shared_width(fields, hidden, width), fields.optional("expert_latent") or 0
+    return FeedForward(hidden, shared, gated, experts, per_token, width, latent)
 
 
 def _shared_width(fields: ConfigFields, hidden: int, expert_width: int) -> int:
@@ -476,6 +469,8 @@ def _softmax(fields: ConfigFields, hidden: int, kind: str, has_index: bool, read
             )
         head_dim = hidden // heads
     index = fields.widths("index") if has_index else {}
+    if has_index:
+        index["index_topk"] = fields.count("index_topk_blocks") * fields.count("index_block_size")
     return SoftmaxAttention(
         hidden=hidden,
         heads=heads,
@@ -487,11 +482,7 @@ def _softmax(fields: ConfigFields, hidden: int, kind: str, has_index: bool, read
         reads_earlier_kv=reads_earlier,
         query_rank=fields.optional("share_q_dim") or 0,
         shared_kv=kind == "full_attention" and bool(fields.flag("attention_k_eq_v")),
-        **(
-            index | {"index_topk": fields.count("index_topk_blocks") * fields.count("index_block_size")}
-            if index
-            else {}
-        ),
+        **index,
     )
 
 
