@@ -151,10 +151,6 @@ class EngineArrays:
     conditions: Conditions
     draft: LayerGroup | None = None
 
-    def __len__(self) -> int:
-        """Number of engines."""
-        return len(self.tensor)
-
     @property
     def verified(self) -> FloatArray:
         """Tokens of a decoding request in a step, drafted ones among them [token]."""
