@@ -234,8 +234,8 @@ def test_every_time_is_scaled_and_nothing_else() -> None:
     instance = instance_of(GIVEN)
     assert at_quantile(instance, 0.5) is instance
     slow = at_quantile(instance, 0.95).tables
-    found = step_intervals(GIVEN, toy_config(accelerator("H100"), weight_dtype=GIVEN.weight_dtype))
-    np.testing.assert_allclose(slow.prefill_time, instance.tables.prefill_time * found.prefill[1])
+    prompts, tokens = step_intervals(GIVEN, toy_config(accelerator("H100"), weight_dtype=GIVEN.weight_dtype))
+    np.testing.assert_allclose(slow.prefill_time, instance.tables.prefill_time * prompts[1])
     for name in ("decode_base", "attention_slope", "mixed_base", "full_base"):
-        np.testing.assert_allclose(getattr(slow, name), getattr(instance.tables, name) * found.decode[1])
+        np.testing.assert_allclose(getattr(slow, name), getattr(instance.tables, name) * tokens[1])
     np.testing.assert_array_equal(slow.kv_capacity, instance.tables.kv_capacity)

@@ -27,7 +27,7 @@ from costmodel.metric import Metric, Scope, limit_names
 from costmodel.step import StepLoad, step_time
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage, plural
-from optimizer.loads.instance import Instance, Resource, factor_at, make_instance, step_intervals
+from optimizer.loads.instance import Instance, Resource, make_instance, step_factor
 from optimizer.plans.plan import (
     Alternative,
     Binding,
@@ -168,9 +168,7 @@ def operating_point(instance: Instance, pool: FleetPool, state: PoolState, bindi
     engines = engine_arrays(problem.model, [config], instance.policy.overhead)
     load, batch = typical_load(instance, pool, state)
     step = step_estimate(step_time(problem.model, engines, load), engines)
-    intervals = step_intervals(problem, config)
-    interval = intervals.prefill if pool.role is Role.PREFILL else intervals.decode
-    slower = factor_at(interval, instance.quantile)
+    slower = step_factor(instance, config)
     return OperatingPoint(
         request_rate_rps=float(state.rate.sum()),
         utilization=utilization(instance, pool, state),

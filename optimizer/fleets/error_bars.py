@@ -64,9 +64,10 @@ def step_errors(instance: Instance) -> list[StepError]:
     widest: dict[str, tuple[float, StepError]] = {}
     for config in shape_configs(instance):
         accelerator, intervals = config.accelerator, step_intervals(instance.problem, config)
-        prefill, decode = (Range(low=low, high=high) for low, high in (intervals.prefill, intervals.decode))
+        prefill, decode = (Range(low=low, high=high) for low, high in intervals)
         row = StepError(accelerator=accelerator.name, measured=accelerator.measured, prefill=prefill, decode=decode)
-        rows = widest.get(row.accelerator, (0.0, row)), (intervals.decode[1] / intervals.decode[0], row)
+        low, high = intervals[1]
+        rows = widest.get(row.accelerator, (0.0, row)), (high / low, row)
         widest[row.accelerator] = max(rows, key=lambda width: width[0])
     return [row for _, row in widest.values()]
 
@@ -90,28 +91,17 @@ def bars_between(
     instance: Instance, quick: Sequence[ClassLatencies], slow: Sequence[ClassLatencies], *, stable: bool
 ) -> list[ErrorBars]:
     """The error bars of each class from both ends; stable: whether the fleet keeps up at the slow end."""
-    ends = zip(instance.problem.slos, quick, slow, strict=True)
-    return [_class_bars(slo.attainment, slo.limits, *pair, stable=stable) for slo, *pair in ends]
-
-
-def _class_bars(
-    goal: float, limits: Iterable[Metric], quick: ClassLatencies, slow: ClassLatencies, *, stable: bool
-) -> ErrorBars:
-    """One class; limits: the metrics that it limits."""
-    at = goal_quantile(goal)
-
-    def latency(metric: Metric) -> Range:
-        low, high = (astuple(end.quantiles[metric])[at] for end in (quick, slow))
-        return Range(low=low, high=max(low, high) if stable else None)
-
-    low, high = sorted((quick.attainment, slow.attainment))
-    return ErrorBars(
-        quantile=QUANTILES[at],
-        ttft_s=latency(Metric.TTFT),
-        tpot_s=latency(Metric.TPOT),
-        metrics={metric: latency(metric) for metric in limits if metric not in OWN_FIELDS},
-        attainment=Range(low=low, high=high),
-    )
+    bars = []
+    for slo, *ends in zip(instance.problem.slos, quick, slow, strict=True):
+        at, ranges = goal_quantile(slo.attainment), dict[Metric, Range]()
+        for metric in (*OWN_FIELDS, *slo.limits):
+            low, high = (astuple(end.quantiles[metric])[at] for end in ends)
+            ranges[metric] = Range(low=low, high=max(low, high) if stable else None)
+        low, high = sorted(end.attainment for end in ends)
+        ttft, tpot = (ranges.pop(metric) for metric in OWN_FIELDS)
+        attainment = Range(low=low, high=high)
+        bars.append(ErrorBars(quantile=QUANTILES[at], ttft_s=ttft, tpot_s=tpot, metrics=ranges, attainment=attainment))
+    return bars
 
 
 def accuracy_records(problem: Problem) -> list[AccuracyRecord]:

@@ -177,15 +177,6 @@ class EngineTable:
         """The table with other GPU prices, (offers,) [$/h]."""
         return replace(self, usd_per_hour=self.gpus * usd_per_gpu[self.offer])
 
-    def with_step_factors(self, prompts: FloatArray, tokens: FloatArray) -> EngineTable:
-        """The table with the steps of prefill engines and of engines that generate scaled by factors (S,) [1]."""
-        factors = dict.fromkeys(PROMPT_STEPS, prompts) | dict.fromkeys(TOKEN_STEPS, tokens)
-        slower: dict[str, Any] = {}
-        for name, factor in factors.items():
-            times = getattr(self, name)
-            slower[name] = times * factor.reshape(-1, *[1] * (times.ndim - 1))
-        return replace(self, **slower)
-
     def first_token_of(self, role: Role, shape: int) -> float:
         """Time until the first token of a prompt over that of its steps, on an engine in a role [1]."""
         return 1.0 if role is Role.PREFILL else float(self.first_token[shape])
@@ -460,22 +451,19 @@ def at_volume(instance: Instance, volume: float) -> Instance:
     return replace(instance, flows=replace(instance.flows, rate=instance.flows.rate * volume))
 
 
-@dataclass(frozen=True, slots=True)
-class StepIntervals:
-    """Factors on predicted step times that hold the measured ones nine times in ten, (low, high), of one accelerator.
+def step_intervals(problem: Problem, config: EngineConfig) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Factors on predicted step times that hold the measured ones nine times in ten, (low, high), of an engine.
 
-    prefill: prompts alone; decode: steps that generate tokens.
+    Of prompts alone, and of steps that generate tokens; those of the catalog for the nearest stratum that was measured.
     """
-
-    prefill: tuple[float, float]
-    decode: tuple[float, float]
-
-
-def step_intervals(problem: Problem, config: EngineConfig) -> StepIntervals:
-    """The catalog's 90 % intervals for an engine, of the nearest stratum that was measured."""
     stratum = stratum_of(problem.model, config, problem.engine)
-    prefill = step_interval(problem.model, config.accelerator)
-    return StepIntervals(prefill, interval_factors(error_table(), "tpot", stratum))
+    return step_interval(problem.model, config.accelerator), interval_factors(error_table(), "tpot", stratum)
+
+
+def step_factor(instance: Instance, config: EngineConfig) -> float:
+    """Factor on the expected step times of an engine in its role, at the quantile of the instance [1]."""
+    prompts, tokens = step_intervals(instance.problem, config)
+    return factor_at(prompts if config.role is Role.PREFILL else tokens, instance.quantile)
 
 
 def factor_at(interval: tuple[float, float], probability: float) -> float:
@@ -504,11 +492,14 @@ def at_quantile(instance: Instance, probability: float) -> Instance:
     if probability == instance.quantile:
         return instance
     intervals = [step_intervals(instance.problem, config) for config in shape_configs(instance)]
-    prefill, decode = (
-        np.array([factor_at(ends, probability) / factor_at(ends, instance.quantile) for ends in column])
-        for column in ([row.prefill for row in intervals], [row.decode for row in intervals])
-    )
-    return replace(instance, tables=instance.tables.with_step_factors(prefill, decode), quantile=probability)
+    slower: dict[str, Any] = {}
+    for kind, names in enumerate((PROMPT_STEPS, TOKEN_STEPS)):
+        rows = (row[kind] for row in intervals)
+        factors = [factor_at(ends, probability) / factor_at(ends, instance.quantile) for ends in rows]
+        for name in names:
+            times = getattr(instance.tables, name)
+            slower[name] = times * np.array(factors).reshape(-1, *[1] * (times.ndim - 1))
+    return replace(instance, tables=replace(instance.tables, **slower), quantile=probability)
 
 
 def as_planned(instance: Instance) -> Instance:

@@ -43,7 +43,6 @@ from .judge import (
     Run,
     Trials,
     distance,
-    goodput_among,
     judge_runs,
     judge_until,
     pools_to_blame,
@@ -406,8 +405,8 @@ def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, *, held: bool = Tr
     start = (
         max(portion.volume * step, formula_volume) if held else min(portion.volume, formula_volume or portion.volume)
     )
-    trials = bench.trials_of(fleet)
-    return goodput_among(trials, TOLERANCE, proven=portion.volume if held else 0.0, start=start, step=step)
+    proven = portion.volume if held else 0.0
+    return bench.trials_of(fleet).goodput(TOLERANCE, proven=proven, start=start, step=step)
 
 
 def chunks_of(instance: Instance, pool: FleetPool) -> list[int]:

@@ -46,7 +46,6 @@ from .judge import (
     Run,
     Trials,
     counted,
-    goodput_among,
     half_width,
     hit_share,
     in_time,
@@ -534,7 +533,7 @@ def goodput(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, t
 
     requests: of each run; runs are doubled while a goal lies within its interval. Mix and routing are unchanged.
     """
-    return goodput_among(seeded_trials(instance, fleet, requests, seed), tolerance)
+    return seeded_trials(instance, fleet, requests, seed).goodput(tolerance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -566,7 +565,7 @@ def latency_curve(
             f"{requests} requests are too few for a curve: the fleet falls behind at no rate up to "
             f"{demand * VOLUMES[1]:g} req/s; ask for more requests"
         )
-    goodput = goodput_among(trials, tolerance)
+    goodput = trials.goodput(tolerance)
     volumes = {volume for volume, point in trials.points.items() if point.rate in (goodput.rate, demand * saturation)}
     volumes |= {share * (saturation or VOLUMES[0]) for share in LOADS}
     points = tuple(trials.at(volume) for volume in sorted(volumes))
