@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import evaluate, still_holds
-from optimizer.fleets.fleet import Fleet, FleetPool, shared_out
+from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, shared_out, with_names
 from optimizer.fleets.pool import pool_state
-from optimizer.fleets.purchase import fleet_cost, with_names
 from optimizer.loads.instance import ENDS, PREFILL, ROLES, Instance, at_quantile, at_volume, factor_at, step_intervals
 from optimizer.plans.plan import ContradictionError, Proof, Status, bound_for, proof_of_cost, proof_of_judged
 from optimizer.plans.records import ROUNDING

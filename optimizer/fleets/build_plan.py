@@ -27,7 +27,7 @@ from costmodel.metric import Metric, Scope, limit_names
 from costmodel.step import StepLoad, step_time
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage, plural
-from optimizer.loads.instance import Instance, Resource, make_instance, step_factor
+from optimizer.loads.instance import ENDS, Instance, Resource, at_quantile, make_instance, step_factor
 from optimizer.plans.plan import (
     Alternative,
     Binding,
@@ -55,16 +55,26 @@ from search_spaces.problem import Goal, Problem
 from .error_bars import (
     accuracy_records,
     assumptions,
-    class_error_bars,
+    bars_between,
     fleet_assumptions,
     hardware_remarks,
     price_remarks,
     step_errors,
 )
 from .evaluate import Evaluation, PoolHeadroom, evaluate, goodput_volume, pool_headroom, utilization
-from .fleet import Fleet, FleetPool
+from .fleet import (
+    Fleet,
+    FleetPool,
+    fleet_cost,
+    fleet_gpus,
+    gpu_limits,
+    hand_over_mix,
+    offer_costs,
+    paid_gpus,
+    pool_config,
+    pool_gpus,
+)
 from .pool import PoolState, mean_state, prefix_keeps
-from .purchase import fleet_cost, fleet_gpus, gpu_limits, hand_over_mix, offer_costs, paid_gpus, pool_config, pool_gpus
 
 PACKAGES = ("numpy", "ortools", "optuna", "pydantic", "jinja2", "click")
 
@@ -258,6 +268,12 @@ def plan_routes(instance: Instance, fleet: Fleet, evaluation: Evaluation) -> lis
             )
         )
     return routes
+
+
+def class_error_bars(instance: Instance, fleet: Fleet, volume: float) -> list[ErrorBars]:
+    """Each class with all steps at the fast and at the slow end of their 90 % interval, with unchanged routing."""
+    quick, slow = (evaluate(at_quantile(instance, end), fleet, volume) for end in ENDS)
+    return bars_between(instance, quick.classes, slow.classes, stable=slow.stable)
 
 
 def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBars]) -> list[ClassResult]:

@@ -15,7 +15,7 @@ from costmodel.metric import OWN_FIELDS, Metric
 from costmodel.prefix_cache import CacheTier
 from costmodel.units import GIGA
 from costmodel.words import dollars, join_words, percentage
-from optimizer.loads.instance import ENDS, LINK_UTILIZATION, Instance, at_quantile, shape_configs, step_intervals
+from optimizer.loads.instance import LINK_UTILIZATION, Instance, shape_configs, step_intervals
 from optimizer.plans.records import QUANTILES, AccuracyRecord, ClassLatencies, ErrorBars, Range, StepError
 from search_spaces.catalog import normalized_name
 from search_spaces.engines import load_engine_memory
@@ -24,9 +24,7 @@ from search_spaces.problem import Balancing, Billing, Problem, undeployed
 from search_spaces.quotes import is_quotes_file
 from search_spaces.serving_error import is_seen, shipped_errors
 
-from .evaluate import evaluate
-from .fleet import Fleet
-from .purchase import pool_config
+from .fleet import Fleet, pool_config
 
 MODES: Final[dict[Literal["colocated", "disaggregated"], frozenset[Role]]] = {
     "colocated": frozenset({Role.COLOCATED}),
@@ -79,12 +77,6 @@ def goal_quantile(goal: float) -> int:
     [0.9, 0.95, 0.99]
     """
     return next((at for at, level in enumerate(QUANTILES) if level >= goal - 1e-9), len(QUANTILES) - 1)
-
-
-def class_error_bars(instance: Instance, fleet: Fleet, volume: float) -> list[ErrorBars]:
-    """Each class with all steps at the fast and at the slow end of their 90 % interval, with unchanged routing."""
-    quick, slow = (evaluate(at_quantile(instance, end), fleet, volume) for end in ENDS)
-    return bars_between(instance, quick.classes, slow.classes, stable=slow.stable)
 
 
 def bars_between(

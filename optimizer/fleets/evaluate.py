@@ -34,9 +34,8 @@ from optimizer.plans.records import (
 )
 from search_spaces.problem import whole_limit
 
-from .fleet import Fleet, FleetPool
+from .fleet import Fleet, FleetPool, fleet_cost, hand_over_mix
 from .pool import PoolState, pool_state
-from .purchase import fleet_cost, hand_over_mix
 
 SLICES = 32
 """Slices of the time of a whole request, over which the distribution of its decode time is summed."""

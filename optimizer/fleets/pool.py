@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -44,10 +45,11 @@ from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_w
 from costmodel.queues.waits import normal_exceeds
 from optimizer.loads.flows import Flows
 from optimizer.loads.instance import EngineTable, Instance, prompt_latency
-from optimizer.plans.records import ALIKE, NOTABLE, QUICK_CANDIDATES
+from optimizer.plans.records import ALIKE, MOST_ROUNDS, NOTABLE, QUICK_CANDIDATES
 from search_spaces.problem import Balancing
 
-from .fleet import MOST_ROUNDS, FleetPool
+if TYPE_CHECKING:
+    from .fleet import FleetPool
 
 KEPT = 6000
 """Sizes of the caches of pool states and of mean engines. Searches evaluate the same pool and load many times,

@@ -23,9 +23,8 @@ from optimizer.fleets.build_plan import (
     routes_of,
     with_latencies,
 )
-from optimizer.fleets.fleet import Fleet, FleetPool, shared_out
+from optimizer.fleets.fleet import Fleet, FleetPool, can_hand_over, fleet_cost, shared_out, with_names
 from optimizer.fleets.pool import pool_state
-from optimizer.fleets.purchase import can_hand_over, fleet_cost, with_names
 from optimizer.loads.bisection import fewest_replicas, largest_load
 from optimizer.loads.effort import Level, Progress, silent
 from optimizer.loads.instance import Instance, as_planned, planned_instance

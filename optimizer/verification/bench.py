@@ -25,9 +25,8 @@ from costmodel.simulator.steps import GridSteps
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage
 from optimizer.fleets.evaluate import RATE_MARGIN, busiest
-from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.fleet import Fleet, FleetPool, allowed, fleet_cost
 from optimizer.fleets.pool import pool_key, pool_state
-from optimizer.fleets.purchase import allowed, fleet_cost
 from optimizer.loads.effort import LEAST_RUNS, Late, never
 from optimizer.loads.flows import Demand
 from optimizer.loads.instance import Instance

@@ -23,9 +23,8 @@ from costmodel.workload import (
     gamma_arrivals,
     make_trace,
 )
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, hand_over_mix
 from optimizer.fleets.pool import PACE, pool_state
-from optimizer.fleets.purchase import hand_over_mix
 from optimizer.loads.flows import Demand
 from optimizer.loads.instance import Instance
 from search_spaces.enumeration import block_tokens

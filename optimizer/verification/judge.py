@@ -36,8 +36,7 @@ from costmodel.simulator.metrics import (
 )
 from costmodel.simulator.run import simulate
 from costmodel.simulator.steps import GridSteps, cost_steps
-from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.fleets.purchase import pool_config
+from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.bisection import boundary
 from optimizer.loads.effort import Late, never
 from optimizer.loads.flows import Demand

@@ -21,8 +21,7 @@ from costmodel.words import percentage, plural
 from costmodel.workload import Pages
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
 from optimizer.fleets.evaluate import Evaluation, evaluate
-from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.fleets.purchase import pool_config
+from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
 from optimizer.loads.bisection import boundary
 from optimizer.loads.effort import Progress, silent
 from optimizer.loads.flows import Demand

@@ -27,8 +27,7 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.errors import InputError, shown
-from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.purchase import fleet_cost
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.effort import Late, Wish, never
 from optimizer.loads.flows import digest_of
 from optimizer.loads.instance import Instance

@@ -23,8 +23,7 @@ from costmodel.errors import InputError, shown
 from costmodel.metric import Metric
 from costmodel.words import plural
 from optimizer.fleets.evaluate import evaluate, holds_at
-from optimizer.fleets.fleet import Fleet, with_replicas
-from optimizer.fleets.purchase import fleet_cost
+from optimizer.fleets.fleet import Fleet, fleet_cost, with_replicas
 from optimizer.loads.bisection import bisection
 from optimizer.loads.effort import Progress, silent
 from optimizer.loads.flows import make_flows
