@@ -32,18 +32,18 @@ from optimizer.loads.flows import Demand
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import HALVING_RUNS, NOTABLE, ROUNDING, TOLERANCE, ClassJudgement, Outcome
 
-from .demand import recorded_trace, seeded_demands
+from .demand import SEEDS, recorded_trace, simulated_trace
 from .judge import (
     MOST_JUDGED,
     MOST_RUNS,
     Goodput,
     Judgement,
     PoolKey,
+    Rule,
     Run,
     Trials,
     distance,
     judge_runs,
-    judge_until,
     pools_to_blame,
     simulated_fleet,
     until_decided,
@@ -153,6 +153,11 @@ class Slice:
     requests: int
     seed: int
 
+    @classmethod
+    def whole(cls, instance: Instance, fleet: Fleet, requests: int, seed: int, volume: float = 1.0) -> Slice:
+        """All of a fleet."""
+        return cls(instance, fleet, simulated_fleet(instance, fleet), 1, volume, requests, seed)
+
     @property
     def key(self) -> tuple[Key, int]:
         """The same for fleets of which the same is simulated."""
@@ -164,12 +169,24 @@ class Slice:
         return full_length(self.instance, self.fleet, self.requests, self.volume)
 
     def drawn(self, requests: int, number: int, more: float = 1.0) -> Demand:
-        """The requests with this run number, so many of them; more: their rate over the planned one."""
-        return seeded_demands(self.instance, self.fleet, requests, self.seed, self.volume * more)(number)
+        """The requests with this run number, so many of them, which are `seed` if it is 0.
+
+        more: their rate over the planned one.
+        """
+        return simulated_trace(self.instance, self.fleet, requests, self.seed + SEEDS * number, self.volume * more)
 
     def runs(self, requests: int, first: int, last: int) -> list[Run]:
         """Runs number `first` up to `last`, of `requests` each; a run number always has the same requests."""
         return [Run.of(self.drawn(requests, number), self.engines) for number in range(first, last)]
+
+    def judged(self, requests: int, rule: Rule, first: int = 1) -> Judgement:
+        """Simulate `first` runs of so many requests, and more as long as the rule wants them."""
+        runs, count = list[Run](), first
+        while True:
+            runs += self.runs(requests, len(runs), count)
+            judgement = judge_runs(self.instance, self.engines, runs)
+            if (count := rule(judgement)) <= len(runs):
+                return judgement
 
     def until_decided(self, late: Late) -> Judgement:
         """The judgement of full runs; if these are long, a shorter run may show a miss first."""
@@ -179,7 +196,7 @@ class Slice:
             if alone.missed:
                 return alone
         rule = until_decided(requests, most=MOST_DECIDING, least=LEAST_RUNS, gives_up=True, late=late)
-        return judge_until(self.instance, self.engines, lambda number: self.drawn(requests, number), rule)
+        return self.judged(requests, rule)
 
     def stays_behind(self, runs: Sequence[Run], number: int) -> Judgement | None:
         """The judgement of a run that begins with a crowd, if the fleet does not recover from it; else None.

@@ -1,7 +1,7 @@
 """Simulating a fleet: its runs, the judgement on each SLO class, the pool to blame, and the most it can serve.
 
-One loop makes all runs (`judge_until`); after each round a rule says how many it wants, mostly twice as many: few looks
-are few chances to stop at an interval that is narrow by luck (Chow and Robbins 1965).
+One loop makes all runs (`bench.Slice.judged`). After each round a rule says how many it wants, mostly twice as many:
+few looks are few chances to stop at an interval that is narrow by luck (Chow and Robbins 1965).
 """
 
 from __future__ import annotations
@@ -369,27 +369,6 @@ def in_time(instance: Instance, run: Run) -> BoolArray:
 
 Rule = Callable[[Judgement], int]
 """Rule: how many runs are wanted in all, given the judgement of those so far; no more if it is clear."""
-
-
-def judge_until(
-    instance: Instance,
-    engines: SimulatedFleet,
-    drawn: Callable[[int], Demand],
-    rule: Rule,
-    *,
-    first: int = 1,
-    before: Sequence[Run] = (),
-) -> Judgement:
-    """Simulate `first` runs of a fleet, and more as long as the rule wants them.
-
-    drawn: the requests of each run; before: runs that exist already.
-    """
-    runs, count = list(before), first
-    while True:
-        runs += [Run.of(drawn(number), engines) for number in range(len(runs), count)]
-        judgement = judge_runs(instance, engines, runs)
-        if (count := rule(judgement)) <= len(runs):
-            return judgement
 
 
 def until_decided(
