@@ -36,8 +36,7 @@ from optimizer.fleets.error_bars import assumptions
 from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, gpu_cost
 from optimizer.loads.effort import never
-from optimizer.loads.flows import make_flows
-from optimizer.loads.instance import Instance, make_instance
+from optimizer.loads.instance import Instance, make_flows, make_instance
 from optimizer.plans.plan import parse_plan
 from optimizer.plans.records import ALIKE
 from optimizer.recommend.changed_problem import tier_warnings

@@ -20,7 +20,6 @@ from costmodel.metric import METRICS, OWN_FIELDS, Metric, Scope
 from costmodel.prefix_cache import TierReads
 from costmodel.queues.decode import Steps
 from costmodel.queues.waits import StepsAhead, step_in_progress
-from optimizer.loads.bisection import fewest_replicas, largest_load
 from optimizer.loads.instance import LINK_UTILIZATION, Instance, Resource
 from optimizer.plans.records import (
     ALIKE,
@@ -34,7 +33,7 @@ from optimizer.plans.records import (
 )
 from search_spaces.problem import whole_limit
 
-from .fleet import Fleet, FleetPool, fleet_cost, hand_over_mix
+from .fleet import Fleet, FleetPool, fewest_replicas, fleet_cost, hand_over_mix, largest_load
 from .pool import PoolState, pool_state
 
 SLICES = 32

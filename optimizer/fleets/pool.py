@@ -43,8 +43,7 @@ from costmodel.queues.lanes import (
 )
 from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_wait
 from costmodel.queues.waits import normal_exceeds
-from optimizer.loads.flows import Flows
-from optimizer.loads.instance import EngineTable, Instance, prompt_latency
+from optimizer.loads.instance import EngineTable, Flows, Instance, prompt_latency
 from optimizer.plans.records import ALIKE, MOST_ROUNDS, NOTABLE, QUICK_CANDIDATES
 from search_spaces.problem import Balancing
 

@@ -27,8 +27,16 @@ from costmodel.engine import Role
 from costmodel.units import DAY, SECONDS_PER_HOUR
 from costmodel.words import plural
 from optimizer.fleets.evaluate import evaluate, keeps_goals, replicas_at
-from optimizer.fleets.fleet import Fleet, first_fit, fleet_cost, fleet_gpus, offer_costs, offer_prices
-from optimizer.loads.bisection import bisection, largest_load
+from optimizer.fleets.fleet import (
+    Fleet,
+    bisection,
+    first_fit,
+    fleet_cost,
+    fleet_gpus,
+    largest_load,
+    offer_costs,
+    offer_prices,
+)
 from optimizer.loads.effort import Progress, silent
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import HALVING_RUNS, Outcome

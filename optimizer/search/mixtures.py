@@ -34,6 +34,7 @@ from optimizer.fleets.evaluate import Evaluation, class_goals, goodput_volume, h
 from optimizer.fleets.fleet import (
     Fleet,
     FleetPool,
+    bisection,
     can_hand_over,
     classes_apart,
     fleet_cost,
@@ -44,7 +45,6 @@ from optimizer.fleets.fleet import (
     with_names,
 )
 from optimizer.fleets.pool import pool_key, pool_state
-from optimizer.loads.bisection import bisection
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, TABLES_BY_FLOW, Instance, at_volume
 from optimizer.plans.records import ALIKE, CANDIDATES, NOTABLE, QUICK_CANDIDATES, TOLERANCE
 from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem

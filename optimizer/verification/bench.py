@@ -28,8 +28,7 @@ from optimizer.fleets.evaluate import RATE_MARGIN, busiest
 from optimizer.fleets.fleet import Fleet, FleetPool, allowed, fleet_cost
 from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.loads.effort import LEAST_RUNS, Late, never
-from optimizer.loads.flows import Demand
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Demand, Instance
 from optimizer.plans.records import HALVING_RUNS, NOTABLE, ROUNDING, TOLERANCE, ClassJudgement, Outcome
 
 from .demand import SEEDS, recorded_trace, simulated_trace

@@ -24,8 +24,7 @@ from costmodel.workload import (
 )
 from optimizer.fleets.fleet import Fleet, hand_over_mix
 from optimizer.fleets.pool import PACE, pool_state
-from optimizer.loads.flows import Demand
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Demand, Instance
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Recorded
 

@@ -36,11 +36,9 @@ from costmodel.simulator.metrics import (
 )
 from costmodel.simulator.run import simulate
 from costmodel.simulator.steps import GridSteps, cost_steps
-from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
-from optimizer.loads.bisection import boundary
+from optimizer.fleets.fleet import Fleet, FleetPool, boundary, pool_config
 from optimizer.loads.effort import Late, never
-from optimizer.loads.flows import Demand
-from optimizer.loads.instance import Instance, step_factor
+from optimizer.loads.instance import Demand, Instance, step_factor
 from optimizer.plans.records import (
     BURST,
     HALVING_RUNS,

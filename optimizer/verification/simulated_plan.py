@@ -21,11 +21,9 @@ from costmodel.words import percentage, plural
 from costmodel.workload import Pages
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
 from optimizer.fleets.evaluate import Evaluation, evaluate
-from optimizer.fleets.fleet import Fleet, FleetPool, pool_config
-from optimizer.loads.bisection import boundary
+from optimizer.fleets.fleet import Fleet, FleetPool, boundary, pool_config
 from optimizer.loads.effort import Progress, silent
-from optimizer.loads.flows import Demand
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Demand, Instance
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import HALVING_RUNS, QUANTILES, TOLERANCE, Outcome, Quantiles
 from search_spaces.bounds import SIMULATED_REQUESTS

@@ -29,8 +29,7 @@ from costmodel.engine import Role
 from costmodel.errors import InputError, shown
 from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.effort import Late, Wish, never
-from optimizer.loads.flows import digest_of
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, digest_of
 from optimizer.plans.records import NO_DEARER, QUICK_CANDIDATES, TOLERANCE
 
 from .bench import Bench, Verdict, chunks_of, fleet_key, valid
