@@ -230,15 +230,13 @@ def plan_prefix_cache(instance: Instance, fleet: Fleet, volume: float = 1.0) -> 
     hit_tokens, read_tokens, keeps = 0.0, 0.0, []
     for pool in fleet.pools:
         if pool.role is not Role.DECODE:
-            state = mean_state(instance, pool, volume)
-            lost_tokens = (
-                0.0
-                if flows.reuse is None or state.hit_chance is None
-                else (1.0 - state.hit_chance) * flows.reuse.history
-            )
-            hit_tokens += float((flows.share * pool.route) @ (flows.past_tokens - lost_tokens))
+            state, share = mean_state(instance, pool, volume), flows.share * pool.route
+            found_tokens = flows.past_tokens
+            if flows.reuse is not None and state.hit_chance is not None:
+                found_tokens = found_tokens - (1.0 - state.hit_chance) * flows.reuse.history
             if flows.reuse is not None and state.reads is not None:
-                read_tokens += float((flows.share * pool.route) @ (state.reads.chance * flows.reuse.history))
+                read_tokens += float(share @ (state.reads.chance * flows.reuse.history))
+            hit_tokens += float(share @ found_tokens)
             keeps.append(prefix_keeps(instance, pool, state))
     prompt_tokens = float(flows.share @ flows.isl)
     at_best = float(flows.share @ flows.past_tokens) / prompt_tokens

@@ -40,7 +40,6 @@ from .judge import (
     Goodput,
     Judgement,
     RatePoint,
-    Run,
     Trials,
     counted,
     half_width,
@@ -409,8 +408,11 @@ def fleet_use(instance: Instance, fleet: Fleet, judgement: Judgement) -> FleetUs
 def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judgement) -> PoolUse:
     config, simulated_pool = pool_config(instance, pool), judgement.engines[number]
     uses = [use for run in judgement.runs for use in run.result.engines if use.pool == number]
-    work = [_work(run, number, judgement) for run in judgement.runs]
     spans = np.array([run_span(run.result) for run in judgement.runs])
+    work = [  # of each engine in each run: utilization, MFU, MBU and KV occupancy
+        np.array([use.shares(simulated_pool, span) for use in run.result.engines if use.pool == number])
+        for run, span in zip(judgement.runs, spans.tolist(), strict=True)
+    ]
     drawn = np.array([sum(mean_power(config.accelerator.tdp, *engine[:3]) for engine in run) for run in work])
     energy = float(config.gpus * drawn @ spans)
     busy, mfu, mbu, occupancy = np.mean(np.concatenate(work), axis=0).tolist()
@@ -435,12 +437,6 @@ def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judge
         tdp=simulated_pool.replicas * config.gpus * config.accelerator.tdp,
         energy=energy,
     )
-
-
-def _work(run: Run, number: int, judgement: Judgement) -> FloatArray:
-    """Of each engine of a pool: utilization, MFU, MBU and KV occupancy [1], over the run."""
-    pool, span = judgement.engines[number], run_span(run.result)
-    return np.array([use.shares(pool, span) for use in run.result.engines if use.pool == number])
 
 
 def class_gaps(instance: Instance, judgement: Judgement) -> tuple[ClassGaps, ...]:
