@@ -19,7 +19,7 @@ from costmodel.simulator.fleet import Limits
 from costmodel.simulator.metrics import Result, gap_edges, within
 from costmodel.simulator.run import simulate
 from costmodel.workload import make_trace
-from optimizer.fleets.error_bars import class_error_bars
+from optimizer.fleets.build_plan import class_error_bars
 from optimizer.fleets.evaluate import FIRST_FORMULAS, LATER_FORMULAS, evaluate
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
