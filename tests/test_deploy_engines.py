@@ -24,7 +24,7 @@ from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.plans.plan import Plan, Pool
 from optimizer.verification.judge import simulated_fleet
-from reports.deploy.deployment import Deployment, legal_flag
+from reports.deploy.deployment import Deployment, fact, legal_flag
 from reports.deploy.files import deployment_files, refuse_undeployable, start_files
 from reports.deploy.hosts import place
 from tests.deploy_cases import (
@@ -318,12 +318,15 @@ def test_planner_config_passes_its_schema(data: Path, pools: tuple[Case, ...], m
 
 
 def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
+    vllm, sglang = (
+        {name.partition(".")[0] for name in fact("engines", engine, "flags")} for engine in ("vllm", "sglang")
+    )
     dump = loaded(data / "deploy" / "vllm_flags.json")["flags"]
     for version in DUMPED:
-        for name, entry in dump.items():
-            assert (legal_flag("vllm", version, name) is not None) == (version in entry["versions"])
-    sglang = loaded(data / "deploy" / "sglang_flags_0.5.23.json")["flags"]
-    legal = {name for name, entry in sglang.items() if entry.get("no_cli") != "True"}
+        for name in vllm:
+            assert (legal_flag("vllm", version, name) is not None) == (version in dump[name]["versions"])
+    dump = loaded(data / "deploy" / "sglang_flags_0.5.23.json")["flags"]
+    legal = {name for name in sglang & dump.keys() if dump[name].get("no_cli") != "True"}
     assert {name for name in sglang if legal_flag("sglang", "0.5.23", name) is not None} == legal
 
 
