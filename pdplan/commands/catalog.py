@@ -13,7 +13,7 @@ from costmodel.units import GIB, GIGA, MICRO, TERA
 from costmodel.words import listed, plural
 from pdplan.console import Console
 from pdplan.exits import ExitCode
-from pdplan.options import PATH, Prices, catalog_option, check_files, force_option, json_option, with_console
+from pdplan.options import PATH, Prices, catalog_option, force_option, json_option, with_console
 from reports.document import Column, Document, Facts, Section, said, table_of
 from reports.text import MISSING, count, duration, hourly, money, percent, si, signed_percent, significant
 
@@ -211,18 +211,9 @@ def _link(link: dict[str, float]) -> str:
     "--check", is_flag=True, help="Also count the parameters of NAME with transformers (pdplan[transformers])."
 )
 @json_option
-@force_option
+@force_option()
 @with_console
-def models(
-    console: Console,
-    /,
-    *,
-    name: str | None,
-    config: str | None,
-    output: Path | None,
-    check: bool,
-    force: bool,
-) -> ExitCode:
+def models(console: Console, /, *, name: str | None, config: str | None, output: Path | None, check: bool) -> ExitCode:
     """Examples:
 
     \b
@@ -256,10 +247,10 @@ def models(
     if output is not None:
         if name is None:
             raise InputError("-o FILE writes the architecture file of one model; name it, such as a config.json")
-        check_files({"-o": output}, {}, force=force)
+        console.check_files({}, {"-o": output})
         model, gaps = model_to_edit(name)
         hint = f"; {plural(len(gaps), 'field')} to check, named at its top" if gaps else ""
-        console.write(output, architecture_text(model, gaps), force=force, hint=hint)
+        console.write(output, architecture_text(model, gaps), hint=hint)
         return ExitCode.DONE
     if check:
         if name is None:
