@@ -28,7 +28,7 @@ from optimizer.plans.records import (
 )
 from reports.deploy.deployment import NamelessWeightsError
 from reports.deploy.files import Deployable, deployable, planned_target
-from reports.document import Column, Detail, Section, Table, said, table_of
+from reports.document import Column, Detail, Section, Table, said, table_by_column, table_of
 from reports.fleets import FLEET_WITH_LIMITS, ORIGINS, fleet_line, outcome_words, own_pools, tried_fleets
 from reports.question import (
     arrival_facts,
@@ -221,11 +221,13 @@ def front_section(plan: Plan) -> Section:
 
 def features_section(plan: Plan) -> Section:
     """What each feature of serving is worth, by formula, where that was asked for."""
-    rows = [
-        (clean(item.feature, 30), hourly(item.without_usd_per_hour), sentence(item.sentence)) for item in plan.worth
-    ]
-    columns = ("without", "#price", Column("finding", shrink=True, lines=6))
-    return Section("What features are worth, by formula", table=table_of(columns, rows)) if rows else Section()
+    table = table_by_column(
+        plan.worth,
+        ("without", lambda item: clean(item.feature, 30)),
+        ("#price", lambda item: hourly(item.without_usd_per_hour)),
+        (Column("finding", shrink=True, lines=6), lambda item: sentence(item.sentence)),
+    )
+    return Section("What features are worth, by formula", table=table) if plan.worth else Section()
 
 
 def hand_over_sentence(plan: Plan) -> str:
@@ -289,17 +291,15 @@ def trust_sections(plan: Plan) -> tuple[Section, ...]:
 
 def step_errors_table(plan: Plan) -> Table:
     """The 90 % interval of measured over predicted step times of each accelerator; those of the fleet first."""
-    bought = set(plan.gpus)
-    rows = [
-        (
-            clean(row.accelerator, 30),
-            "yes" if row.accelerator in bought else "no",
-            *(spread(between, lambda factor: f"×{factor:.2f}") for between in (row.prefill, row.decode)),
-            "measured" if row.measured else "a relative's",
-        )
-        for row in sorted(plan.step_errors, key=lambda row: (row.accelerator not in bought, row.accelerator))
-    ]
-    return table_of(("accelerator", "in the fleet", "#prompts off by", "#decode steps off by", "kernels"), rows)
+    factor: Final = "×{:.2f}".format
+    return table_by_column(
+        sorted(plan.step_errors, key=lambda row: (row.accelerator not in plan.gpus, row.accelerator)),
+        ("accelerator", lambda row: clean(row.accelerator, 30)),
+        ("in the fleet", lambda row: "yes" if row.accelerator in plan.gpus else "no"),
+        ("#prompts off by", lambda row: spread(row.prefill, factor)),
+        ("#decode steps off by", lambda row: spread(row.decode, factor)),
+        ("kernels", lambda row: "measured" if row.measured else "a relative's"),
+    )
 
 
 STEP_ERRORS: Final = "Off by: 90 % of measured step times are within these multiples of the predicted ones."
@@ -313,24 +313,18 @@ def accuracy_table(plan: Plan) -> Table:
     """
     modes = {"colocated" if pool.role == "colocated" else "disaggregated" for pool in plan.pools}
     used = {(pool.accelerator, mode) for pool in plan.pools for mode in modes}
-    headers = ("accelerator", "mode", "engine", "model", "#measured")
-    errors = ("#TTFT off by", "#TTFT bias", "#TPOT off by", "#TPOT bias")
-    rows = [
-        (
-            clean(row.accelerator),
-            row.mode,
-            clean(row.engine, 20) or "any",
-            clean(row.model) or "any",
-            count(row.rows) if row.rows else "no measurement",
-            percent(row.ttft_median_abs),
-            signed_percent(row.ttft_bias),
-            percent(row.tpot_median_abs),
-            signed_percent(row.tpot_bias),
-        )
-        for row in plan.accuracy
-        if not used or (row.accelerator, row.mode) in used
-    ]
-    return table_of((*headers, *errors), rows)
+    return table_by_column(
+        (row for row in plan.accuracy if not used or (row.accelerator, row.mode) in used),
+        ("accelerator", lambda row: clean(row.accelerator)),
+        ("mode", lambda row: row.mode),
+        ("engine", lambda row: clean(row.engine, 20) or "any"),
+        ("model", lambda row: clean(row.model) or "any"),
+        ("#measured", lambda row: count(row.rows) if row.rows else "no measurement"),
+        ("#TTFT off by", lambda row: percent(row.ttft_median_abs)),
+        ("#TTFT bias", lambda row: signed_percent(row.ttft_bias)),
+        ("#TPOT off by", lambda row: percent(row.tpot_median_abs)),
+        ("#TPOT bias", lambda row: signed_percent(row.tpot_bias)),
+    )
 
 
 # --- what moves the cost ----------------------------------------------------------------------------------------------
@@ -465,21 +459,17 @@ def levers_table(levers: Sequence[LeverSensitivity], base: float | None) -> Tabl
 
 def _prices_section(sensitivity: Sensitivity) -> Section:
     """Which fleet is the cheapest at each price of a GPU."""
-    rows = [
-        (
-            clean(row.accelerator),
-            hourly(piece.low),
-            hourly(piece.high),
-            fleet_line(piece.pools),
-            hourly(piece.usd_per_hour_low),
-            hourly(piece.usd_per_hour_high),
-            "yes" if piece is piece_here(row) else "no",
-        )
-        for row in sensitivity.break_even
-        for piece in row.pieces
-    ]
-    headers = ("GPU", "#$/h GPU from", "#to", "cheapest fleet", "#$/h fleet from", "#to", "now")
-    return Section("Cheapest fleet by price of a GPU", table=table_of(headers, rows), detail=Detail.PAGE)
+    table = table_by_column(
+        ((row, piece) for row in sensitivity.break_even for piece in row.pieces),
+        ("GPU", lambda at: clean(at[0].accelerator)),
+        ("#$/h GPU from", lambda at: hourly(at[1].low)),
+        ("#to", lambda at: hourly(at[1].high)),
+        ("cheapest fleet", lambda at: fleet_line(at[1].pools)),
+        ("#$/h fleet from", lambda at: hourly(at[1].usd_per_hour_low)),
+        ("#to", lambda at: hourly(at[1].usd_per_hour_high)),
+        ("now", lambda at: "yes" if at[1] is piece_here(at[0]) else "no"),
+    )
+    return Section("Cheapest fleet by price of a GPU", table=table, detail=Detail.PAGE)
 
 
 # --- what runs it -----------------------------------------------------------------------------------------------------
