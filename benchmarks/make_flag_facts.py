@@ -1,11 +1,11 @@
-"""Condense the flag dumps of the serving engines into the facts that pdplan ships.
+"""Condense the flag dumps of the serving engines into the facts that tests compare the files of deployments with.
 
     python benchmarks/make_flag_facts.py DATA [--check]
 
 reads DATA/deploy/{vllm_flags,vllm_kv_transfer,sglang_flags_0.5.23,dynamo_flags_1.6.1}.json, which were dumped from
-the engines' own argument parsers, and writes reports/deploy/data/flags.json: names, types and choices by version of
-the flags that deployments may state, no help texts and no defaults. With --check nothing is written; exit code 1 says
-that the shipped file is out of date.
+the engines' own argument parsers, and writes tests/engine_flags.json: names, types and choices by version of the flags
+that deployments may state, no help texts and no defaults. With --check nothing is written; exit code 1 says that the
+file is out of date.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 
 import click
 
-DEPLOY = Path(__file__).resolve().parent.parent / "reports" / "deploy"
-OUTPUT = DEPLOY / "data" / "flags.json"
+ROOT = Path(__file__).resolve().parent.parent
+DEPLOY, OUTPUT = ROOT / "reports" / "deploy", ROOT / "tests" / "engine_flags.json"
 SOURCES = (DEPLOY / "data" / "targets.yaml", *sorted(DEPLOY.glob("*.py")))
 STATED = {name for path in SOURCES for name in re.findall(r"--[a-z0-9-]+", path.read_text("utf-8"))}
-"""Flags that deployments may state: no other is looked up."""
+"""Flags that deployments may state."""
 SWITCHES = {"_StoreTrueAction", "bool"}
 SGLANG_0_5_21 = {"--enable-dp-attention": "switch"}
 """What the parser of SGLang 0.5.21 has beside the flags of the dump, of those that are written."""
@@ -125,7 +125,7 @@ def _text(facts: dict[str, Any]) -> str:
 
 @click.command()
 @click.argument("data", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--check", is_flag=True, help="Only compare with the shipped file.")
+@click.option("--check", is_flag=True, help="Only compare with the file.")
 def main(data: Path, check: bool) -> None:
     folder = data / "deploy"
     text = _text({"vllm": vllm_facts(folder), "sglang": sglang_facts(folder), "dynamo": dynamo_facts(folder)})

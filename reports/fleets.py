@@ -152,12 +152,9 @@ def routing_table(plan: Plan) -> Table:
     """
     pieces: dict[tuple[str, str, str], list[tuple[float, Route]]] = {}
     for route in plan.routing:
-        is_colocated = route.prefill == route.decode
-        stages = (
-            {"prefill and decode": route.prefill}
-            if is_colocated
-            else {"prefill": route.prefill, "decode": route.decode}
-        )
+        stages = {"prefill": route.prefill, "decode": route.decode}
+        if route.prefill == route.decode:
+            stages = {"prefill and decode": route.prefill}
         for stage, fractions in stages.items():
             for pool, fraction in fractions.items():
                 pieces.setdefault((stage, pool, route.slo_class), []).append((fraction * route.share, route))

@@ -140,11 +140,8 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
     replan = "" if plan.status is Status.STATED else "; --confidence 0.9 plans for that"
     if shares:
         return f"{label}: {slow}, {subject} misses {missed_slo(plan)} by formula: {join_words(shares)} meet it{replan}."
-    return (
-        f"{label}: {slow}, {subject} still meets {slo_name(plan)}, by formula."
-        if 0 < len(classes) == len(plan.classes)
-        else ""
-    )
+    is_known = 0 < len(classes) == len(plan.classes)
+    return f"{label}: {slow}, {subject} still meets {slo_name(plan)}, by formula." if is_known else ""
 
 
 def precision_sentence(plan: Plan) -> str:
@@ -396,15 +393,12 @@ def _cheaper_words(plan: Plan, cheaper: CheaperFleets, at_prices: str) -> str:
 
 def _floor_dtypes(plan: Plan) -> str:
     """The precisions that the floor is for; empty where the search chose among several."""
-    chosen = any(len(inputs_of(plan, "search").get(key) or ()) > 1 for key in DTYPES)
-    pool = plan.pools[0] if plan.pools and not chosen else None
-    if pool is None:
+    if not plan.pools or any(len(inputs_of(plan, "search").get(key) or ()) > 1 for key in DTYPES):
         return ""
-    return (
-        f" in {pool.weight_dtype}"
-        if pool.weight_dtype == pool.kv_dtype
-        else (f" with {pool.weight_dtype} weights and {pool.kv_dtype} KV")
-    )
+    pool = plan.pools[0]
+    if pool.weight_dtype == pool.kv_dtype:
+        return f" in {pool.weight_dtype}"
+    return f" with {pool.weight_dtype} weights and {pool.kv_dtype} KV"
 
 
 def _goodput_proof(plan: Plan) -> str:
@@ -472,9 +466,7 @@ def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
     is_endless = any(times.high is None for bar in bars for times in (bar.ttft_s, bar.tpot_s) if times is not None)
     return said(
         "90 % interval: nine of ten past predictions were off by no more than this." if bars else "",
-        "To overload: GPUs as slow as our slowest predictions cannot keep up, so the queue grows."
-        if is_endless
-        else "",
+        "To overload: GPUs as slow as our slowest predictions cannot keep up, so the queue grows." * is_endless,
     )
 
 

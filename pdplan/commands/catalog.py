@@ -113,13 +113,12 @@ def _gpu_list(accelerators: Sequence[Accelerator], basis: PriceBasis | None) -> 
             significant(gpu.tdp, 4),
         )
         rows.append((gpu.name, *cells, *prices))
+    star = "*: no on-demand quote of this GPU; `pdplan gpus NAME` says whose or which price it is."
     notes = (
         "GiB, TB/s: memory and its bandwidth. bf16, fp8, fp4: dense TFLOP/s. W: board power.",
         "up, out: GB/s of one GPU's link inside a node of `node` GPUs, and between nodes.",
         f"$/h: median over providers of their median {'list prices' if basis is None else f'{basis} quotes'} per GPU.",
-        "*: no on-demand quote of this GPU; `pdplan gpus NAME` says whose or which price it is."
-        if basis is None
-        else f"{MISSING}: nobody quotes one.",
+        star if basis is None else f"{MISSING}: nobody quotes one.",
     )
     following = "pdplan gpus NAME   # sources and efficiencies of one"
     return Document((), (Section(table=table_of(columns, rows)), Section(sentences=notes)), next_step=following)
@@ -388,9 +387,7 @@ def _model_page(entry: dict[str, Any]) -> Document:
         ("", f"and {count(towers)} in towers for images or sound, which take memory too" if towers else ""),
         (
             "",
-            f"and {count(drafts)} in layers for multi-token prediction, in memory only where they draft"
-            if drafts
-            else "",
+            f"and {count(drafts)} in layers for multi-token prediction, in memory only where they draft" * (drafts > 0),
         ),
         ("layers", f"{entry['layers']}, hidden width {count(entry['hidden_size'])}, {experts}"),
         ("attention", ", ".join(f"{layer['layers']} layers {layer['kind']}" for layer in entry["attention"])),

@@ -178,14 +178,11 @@ def _read_requests(console: Console, flags: Flags, transformer: Transformer | No
     if keeps_times:
         del mapping["burstiness"]
         mapping["recorded"] = trace_source(summary, flags.output.parent)
-    few = (
-        f"it has fewer than {LEAST_RECORDED:,} requests"
-        if summary.arrivals.requests < LEAST_RECORDED
-        else "all came at one moment"
-    )
+    reason = "all came at one moment" if whole else "only part of it was read (--limit)"
+    if whole and summary.arrivals.requests < LEAST_RECORDED:
+        reason = f"it has fewer than {LEAST_RECORDED:,} requests"
     note = "Note: pdplan optimize will draw random requests of these lengths, not those of the trace as they came: "
-    note += f"{few if whole else 'only part of it was read (--limit)'}."
-    note = "" if keeps_times else note
+    note = "" if keeps_times else f"{note}{reason}."
     return Reading(figures, mapping, advice, note=note, longest=transformer.max_position if too_long else 0)
 
 
@@ -210,11 +207,11 @@ def _peak_advice(summary: TraceSummary, asked_rate: float | None, *, keeps_times
     if planned is None or busy is None:
         return ""
     window, peak = busy
-    behind = (
-        "pdplan optimize serves the recorded requests, these among them, but its SLO is for all of them together"
-        if keeps_times
-        else "a fleet that is just large enough for the planned rate then falls behind and misses its SLOs"
-    )
+    behind = "a fleet that is just large enough for the planned rate then falls behind and misses its SLOs"
+    if keeps_times:
+        behind = (
+            "pdplan optimize serves the recorded requests, these among them, but its SLO is for all of them together"
+        )
     return (
         f"{rate_words(peak)} came in the busiest {duration(window)}, {percent(peak / planned - 1.0)} more than the "
         f"{rate_words(planned)} to plan for: {behind}. To plan for the busiest, add --rate {peak:.3g}/s to pdplan "

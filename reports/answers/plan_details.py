@@ -419,8 +419,7 @@ def sensitivity_section(plan: Plan) -> Section:
         break_even_sentence(plan, sensitivity),
         swing_sentence(sensitivity) if sensitivity.complete else "",
         f"No other lever changes the fleet within {percent(sensitivity.share)}"
-        if sensitivity.complete and not changes
-        else "",
+        * (sensitivity.complete and not changes),
         "Step times change over the 90 % interval of our prediction errors" if sensitivity.complete else "",
     )
     cells = [

@@ -172,8 +172,6 @@ def misplacing(deployment: Deployment, rules: Sequence[Rule]) -> float:
 
 
 GATEWAY_FILE: Final = "router.cfg"
-HEADER: Final = "x-slo-class"
-"""Header in which a request says which class it is of."""
 LEAST_CONNECTIONS: Final = 1000
 """Connections of clients that the gateway takes in any case."""
 
@@ -184,15 +182,10 @@ def gateway_config(deployment: Deployment, servers: Mapping[str, Sequence[tuple[
     running = sum(pool.replicas * pool.settings.max_num_seqs for pool in deployment.pools)
     return render(
         "plain/router.cfg",
-        version=fact("gateway", "version"),
-        ports=fact("ports"),
         chosen_by=Raw(chosen_by(deployment)),
         bytes_per_token=Raw(f"{bytes_per_token(deployment):g}"),
         by_size=by_size(rules),
         connections=max(2 * running, LEAST_CONNECTIONS),  # twice what engines run, so that as many can wait
-        check=Raw("check inter {router_interval}s fall {failures} rise {successes}".format(**fact("health"))),
-        check_timeout=Raw(f"{fact('health', 'timeout')}s"),
-        header=HEADER,
         parts=PARTS,
         labels=[slo.label for slo in deployment.classes] if by_class(rules) else [],
         rules=rules,
@@ -368,15 +361,7 @@ def host_files(deployment: Deployment) -> dict[str, str]:
         return files
     groups = [[host for host in hosts if host.group == group] for group in sorted({host.group for host in hosts})]
     files["slurm.sh"] = render(
-        "plain/slurm.sh",
-        name=deployment.name,
-        file="slurm.sh",
-        port=fact("ports", "http"),
-        grace=deployment.grace_seconds,
-        groups=groups,
-        hosts=hosts,
-        engines=engines,
-        routers=router_hosts(engines),
+        "plain/slurm.sh", fleet=deployment, groups=groups, hosts=hosts, engines=engines, routers=router_hosts(engines)
     )
     for host in hosts if "image" in facts["router"] else ():
         files[f"compose/{host.name}.yaml"] = _compose(deployment, engines, host)
@@ -440,13 +425,9 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
     return manifest_of(
         "plain/compose.yaml",
         fleet=deployment,
-        program=deployment.engine_facts["program"],
         containers=[container(engine) for engine in engines if host in engine.hosts],
-        fact=fact,
-        weights=deployment.weights.replace("$", "$$"),
         rdma=deployment.leaves_nodes and len(hosts) > 1,
         routed=is_routed,
-        image=fact("gateway", "image") if deployment.parted else router["image"],
         router=[] if deployment.parted else [*router["program"], *map(unquoted, router_words(deployment, engines))],
         addresses={str(peer.variable): str(peer.address) for peer in hosts},
     )
@@ -465,12 +446,7 @@ def _router_files(deployment: Deployment, engines: Sequence[HostedReplica]) -> d
         for engine in engines:
             address = Raw(f'"{engine.hosts[0].address}:{engine.port("worker")}"')
             servers.setdefault(engine.pool.name, []).append((engine.name, address))
-        start = render(
-            "plain/gateway.sh",
-            version=fact("gateway", "version"),
-            port=fact("ports", "http"),
-            chosen_by=Raw(chosen_by(deployment)),
-        )
+        start = render("plain/gateway.sh", chosen_by=Raw(chosen_by(deployment)))
         return {GATEWAY_FILE: gateway_config(deployment, servers), ROUTER_FILE: start}
     files: dict[str, str] = {}
     if deployment.has_router:
@@ -481,18 +457,14 @@ def _router_files(deployment: Deployment, engines: Sequence[HostedReplica]) -> d
             host = "localhost" if alone else engine.hosts[0].name
             urls.setdefault(engine.pool.role, []).append(f"{host}:{engine.port('worker')}")
         sections = [("context_servers", urls[Role.PREFILL]), ("generation_servers", urls[Role.DECODE])]
-        split = manifest_of("trtllm/split.yaml", port=fact("ports", "http"), sections=sections)
+        split = manifest_of("trtllm/split.yaml", sections=sections)
         files["disagg_config.yaml"] = split
         limits = {"-t": fact("startup_seconds"), "-r": fact("request_seconds")}
         words = ["-c", Raw('"$here"/disagg_config.yaml'), *plain_words(limits)]
     else:
         return files
-    files[ROUTER_FILE] = render(
-        "plain/router.sh",
-        words=[*deployment.engine_facts["router"]["program"], *words],
-        port=fact("ports", "http"),
-        package=Raw(deployment.engine_facts["router"].get("package", "")),
-    )
+    words = [*deployment.engine_facts["router"]["program"], *words]
+    files[ROUTER_FILE] = render("plain/router.sh", fleet=deployment, words=words)
     return files
 
 

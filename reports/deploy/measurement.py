@@ -68,9 +68,7 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
     }
     files[f"{FOLDER}/run.sh"] = render(
         "benchmark/run.sh",
-        tool=Raw(fact("benchmark", "tool")),
-        url=deployment.url,
-        tokenizer=deployment.weights,
+        fleet=deployment,
         runs=[replay_words(deployment, slo, *variables) for slo in deployment.classes],
         sweep=[*aiperf_words(deployment, *variables), *answers],
         prompts=[(isl, round(SWEEP_SPREAD * isl)) for isl in sorted({max(mean // 4, 1), mean})],
@@ -125,7 +123,7 @@ def replay_words(
         *aiperf_words(deployment, url, tokenizer),
         *("--input-file", f"{trace}workload{slo.ending}.jsonl", "--custom-dataset-type", "mooncake_trace"),
         *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", *(("--goodput", goals) if goals else ())),
-        *(("--header", f"{hosts.HEADER}:{slo.label}") if hosts.class_names(deployment) else ()),
+        *(("--header", f"{fact('gateway', 'header')}:{slo.label}") if hosts.class_names(deployment) else ()),
         *("--output-artifact-dir", results or f"results{slo.ending}"),
     ]
 
@@ -244,7 +242,6 @@ def watches(deployment: Deployment) -> list[dict[str, Any]]:
     rows = objects(
         "monitoring/watches.yaml",
         fleet=deployment,
-        engine=facts.get("metrics", {}),
         front=target_facts(target.name).get("metrics", {}),
         series=series,
         quantile=lambda name, where: (
@@ -283,7 +280,6 @@ def monitoring_files(deployment: Deployment) -> dict[str, str]:
         files["prometheus.yaml"] = manifest_of(
             "monitoring/prometheus.yaml",
             fleet=deployment,
-            fact=fact,
             engines=engines,
             routers=hosts.router_hosts(engines),
         )
@@ -314,8 +310,7 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
         first, *rest = dict.fromkeys(texts.values())
         return ", ".join(f"{pool}: {text}" for pool, text in texts.items()) if rest else first
 
-    first_pool = deployment.pools[0]
-    drafting = next((pool for pool in deployment.pools if pool.settings.draft), first_pool)
+    drafting = next((pool for pool in deployment.pools if pool.settings.draft), deployment.pools[0])
     speculation = drafting.config.speculation
     routers = (
         (deployment.router, deployment.routes_by_prefix and not (deployment.behind_gateway or deployment.scatters)),
@@ -325,26 +320,21 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
     (rows,) = objects(
         "readme/settings.yaml",
         fleet=deployment,
-        first=first_pool,
         value=value,
         shares=shares,
-        copies=any(pool.settings.redundant for pool in deployment.pools),
         drafting=drafting,
         acceptance=", ".join(percentage(share) for share in (speculation.acceptance if speculation else ())),
-        series=deployment.engine_facts.get("metrics", {}),
-        hit=deployment.demand.prefix_hit_share,
         percentage=percentage,
         router=router,
         planned_router=planned if any(pool.replicas > 1 for pool in deployment.prompt_pools) else router,
         connector=connector(deployment) if deployment.disaggregated else "",
-        ucx=kubernetes.vendor_fact(first_pool, "ucx") if deployment.target.pods else "",
     )
     return [(setting, text, why) for setting, text, why in rows]
 
 
 def _lines(template: str, deployment: Deployment, **values: Any) -> list[Raw]:
     """The lines of a template, each a step or a note."""
-    text = render(template, fleet=deployment, fact=fact, support=kubernetes.SUPPORT_FILE, **values)
+    text = render(template, fleet=deployment, **values)
     return [Raw(line.strip()) for line in text.splitlines() if line.strip()]
 
 
@@ -358,13 +348,8 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
         chosen_by=hosts.chosen_by(deployment) if deployment.behind_gateway else "",
         hosts=[host.name for host in hosts.hosts_of(instances)],
         routers=[host.name for host in hosts.router_hosts(instances)],
-        router="" if deployment.behind_gateway else deployment.engine_facts["router"].get("package", ""),
         helm=Raw(kubernetes.router_command(deployment)) if kubernetes.PICKER_FILE in files else "",
-        header=hosts.HEADER,
         labels=[slo.label for slo in deployment.classes] if hosts.class_names(deployment) else [],
-        secret=kubernetes.SECRET,
-        cache=kubernetes.CACHE_FILE,
-        autoscale=kubernetes.AUTOSCALE_FILE,
     )
     numbers = itertools.count(1)
     return [Raw(f"   {line}" if line.startswith("- ") else f"{next(numbers)}. {line}") for line in lines]
@@ -402,24 +387,17 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
     job = f"{deployment.name}-benchmark"
     return render(
         "readme/README.md",
-        title=deployment.title,
+        fleet=deployment,
         stack=stack,
-        sha=deployment.plan_sha,
-        pools=deployment.pools,
         routes=hosts.pool_lines(deployment) if deployment.parted else [],
         steps=start_steps(deployment, files),
-        fleet=f"{fleet_words(plan)}: {plural(sum(pool.gpus for pool in deployment.pools), 'GPU')}",
-        room=deployment.template_room,
+        words=f"{fleet_words(plan)}: {plural(sum(pool.gpus for pool in deployment.pools), 'GPU')}",
         most_room=TEMPLATE_TOKENS,
-        unchecked=options.unchecked,
         newest=versions_of(options.target)[-1],
         rows=setting_rows(deployment),
         source=Raw(source),
         checks=_checks(deployment, source, other=router_plan is not plan),
         other_router=router_plan is not plan,
-        pods=deployment.target.pods,
-        space=Raw(options.namespace),
-        job=Raw(deployment.name),
         runs=[
             list(map(Raw, (f"{job}{slo.ending}", f"{FOLDER}/workload{slo.ending}.jsonl", job_result(slo))))
             for slo in deployment.classes
@@ -437,11 +415,6 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
             deployment,
             scattered=scattered_words(deployment),
             files=files,
-            other_router=(
-                f"The router balances by {deployment.router}; the plan was evaluated with {deployment.balancing}."
-                if deployment.balances_otherwise
-                else ""
-            ),
             by_size=deployment.behind_gateway and hosts.by_size(hosts.gateway_rules(deployment)),
             bytes_per_token=f"{hosts.bytes_per_token(deployment):g}",
             names=hosts.class_names(deployment),
