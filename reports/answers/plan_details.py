@@ -26,20 +26,11 @@ from optimizer.plans.records import (
     Simulation,
     engine_counts,
 )
+from reports import question
 from reports.deploy.deployment import NamelessWeightsError
 from reports.deploy.files import Deployable, deployable, planned_target
 from reports.document import Column, Detail, Section, Table, said, table_by_column, table_of
 from reports.fleets import FLEET_WITH_LIMITS, ORIGINS, fleet_line, outcome_words, own_pools, tried_fleets
-from reports.question import (
-    arrival_facts,
-    arrivals,
-    command_words,
-    day_rate,
-    has_fleet,
-    inputs_of,
-    offers,
-    readable_inputs,
-)
 from reports.rows import SETTINGS
 from reports.slos import OUTCOMES, goal_words, spread, tails_of_limits, worst_tails
 from reports.text import (
@@ -90,7 +81,7 @@ WORDS: Final = (
 def workload_section(plan: Plan) -> Section:
     """What was asked of the fleet, and what there was to buy."""
     load, cache = plan.workload, plan.prefix_cache
-    source = inputs_of(plan, "workload", "lengths").get("source")
+    source = question.inputs_of(plan, "workload", "lengths").get("source")
     hits = percent(load.prefix_hit_share)
     if cache is not None and cache.sustained < cache.at_best - 1e-6:
         hits = f"{percent(cache.sustained)}, of {hits} that the traffic allows"
@@ -99,7 +90,7 @@ def workload_section(plan: Plan) -> Section:
     demand = (
         ("request rate", rate(load.request_rate_rps)),
         ("arrivals over time", _day_words(plan)),
-        *arrival_facts(plan),
+        *question.arrival_facts(plan),
         ("input tokens found in the prefix cache", hits),
         ("mean input length", f"{significant(load.mean_isl)} tokens"),
         ("mean output length", f"{significant(load.mean_osl)} tokens"),
@@ -110,7 +101,7 @@ def workload_section(plan: Plan) -> Section:
         "Workload",
         sections=(
             Section("The demand", facts=demand),
-            Section("What was on offer", facts=offers(plan)),
+            Section("What was on offer", facts=question.offers(plan)),
         ),
         detail=Detail.PAGE,
     )
@@ -118,14 +109,14 @@ def workload_section(plan: Plan) -> Section:
 
 def _day_words(plan: Plan) -> str:
     """How the rate changes over a day, against the one that was planned for."""
-    rates, planned = arrivals(plan), plan.demand_rps
+    rates, planned = question.arrivals(plan), plan.demand_rps
     if not rates:
         return "one mean rate, without a daily profile"
     above = sum(value > planned * (1 + 1e-9) for value in rates)
     over = f". In {plural(above, 'hour')} of the day the rate is above the planned one." if above else ""
     return (
         f"{rate(min(rates))} to {rate(max(rates))} over the hours of a day, planned for {rate(planned)}; the "
-        f"day's mean is {percent(day_rate(plan) / planned)} of that{over}"
+        f"day's mean is {percent(question.day_rate(plan) / planned)} of that{over}"
     )
 
 
@@ -283,7 +274,7 @@ def trust_sections(plan: Plan) -> tuple[Section, ...]:
         ),
         Section("Words", facts=WORDS),
     )
-    text = json.dumps(readable_inputs(plan.provenance.inputs), indent=2, ensure_ascii=True, sort_keys=False)
+    text = json.dumps(question.readable_inputs(plan.provenance.inputs), indent=2, ensure_ascii=True, sort_keys=False)
     text = text if len(text) <= INPUTS_LIMIT else f"{text[:INPUTS_LIMIT]}\n… the rest is in plan.json"
     inputs = Section("The inputs, with every default filled in", code=text, detail=Detail.FOLDED)
     return *(dataclasses.replace(item, detail=Detail.PAGE) for item in sections), inputs
@@ -480,8 +471,8 @@ def what_runs(plan: Plan) -> Deployable | None:
     None for a plan without a fleet, and where a file of the user describes the model or the accelerators: views must
     not depend on what lies on the disk.
     """
-    is_of_catalog = not plan.provenance.inputs.get("catalog") and bool(inputs_of(plan, "model").get("name"))
-    return deployable(plan) if has_fleet(plan) and is_of_catalog else None
+    is_of_catalog = not plan.provenance.inputs.get("catalog") and bool(question.inputs_of(plan, "model").get("name"))
+    return deployable(plan) if question.has_fleet(plan) and is_of_catalog else None
 
 
 def deploy_sentence(plan: Plan, runs: Deployable | None) -> str:
@@ -525,7 +516,7 @@ def deploy_command(plan: Plan, runs: Deployable | None) -> str:
     target = planned_target(plan) if runs is None else runs.target
     if target is None:
         return ""
-    words = command_words(plan)
+    words = question.command_words(plan)
     folder = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in {"-o", "--output"}), "plan")
     target_flag = "" if target == planned_target(plan) else f" --target {target}"
     return f"pdplan deploy {shlex.quote(posixpath.join(folder, 'plan.json'))}{target_flag} -o deploy"
