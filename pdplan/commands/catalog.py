@@ -233,33 +233,29 @@ def models(console: Console, /, *, name: str | None, config: str | None, output:
     --check builds the model with transformers, without weights, and compares the parameters. The command
     ends with 3 where they differ by more than 1 %.
     """
-    from search_spaces.models import (
-        architecture_text,
-        is_model,
-        load_model,
-        model_names,
-        model_to_edit,
-        names_with,
-    )
+    from search_spaces import models as model_catalog
 
     name = name or config
     if output is not None:
         if name is None:
             raise InputError("-o FILE writes the architecture file of one model; name it, such as a config.json")
         console.check_files({}, {"-o": output})
-        model, gaps = model_to_edit(name)
+        model, gaps = model_catalog.model_to_edit(name)
         hint = f"; {plural(len(gaps), 'field')} to check, named at its top" if gaps else ""
-        console.write(output, architecture_text(model, gaps), hint=hint)
+        console.write(output, model_catalog.architecture_text(model, gaps), hint=hint)
         return ExitCode.DONE
     if check:
         if name is None:
             raise InputError("--check counts the parameters of one model; name it, such as a config.json")
         return _show_check(console, name)
-    alike = [] if name is None or is_model(name) else names_with(name)
+    alike = [] if name is None or model_catalog.is_model(name) else model_catalog.names_with(name)
     if name is not None and not alike:
-        entry = _with_states(load_model(name))
+        entry = _with_states(model_catalog.load_model(name))
         return console.answer(_model_page(entry), entry)
-    entries = [{"written": spelling} | _with_states(load_model(spelling)) for spelling in alike or model_names()]
+    entries = [
+        {"written": spelling} | _with_states(model_catalog.load_model(spelling))
+        for spelling in alike or model_catalog.model_names()
+    ]
     return console.answer(_model_list(entries, brief=bool(alike)), entries)
 
 
@@ -274,27 +270,19 @@ def _with_states(model: Transformer) -> dict[str, Any]:
 
 def _show_check(console: Console, name: str) -> ExitCode:
     """Compare the parameters of a model with those that transformers counts."""
-    from search_spaces.models import (
-        AGREEMENT,
-        GROUPS,
-        config_of,
-        counted,
-        has_transformers,
-        load_model,
-        reference_count,
-    )
+    from search_spaces import models as model_catalog
 
-    if not has_transformers():
+    if not model_catalog.has_transformers():
         raise InputError(
             "--check needs transformers and torch, which are not installed: pip install 'pdplan[transformers]'"
         )
-    model = load_model(name)
-    groups = counted(model)
-    reference_groups, version = reference_count(config_of(name), model.name)
+    model = model_catalog.load_model(name)
+    groups = model_catalog.counted(model)
+    reference_groups, version = model_catalog.reference_count(model_catalog.config_of(name), model.name)
     reference = reference_groups.total()
     difference = model.parameters / reference - 1.0
-    agrees = abs(difference) <= AGREEMENT
-    rows = [(group, count(groups[group]), count(reference_groups[group])) for group in GROUPS]
+    agrees = abs(difference) <= model_catalog.AGREEMENT
+    rows = [(group, count(groups[group]), count(reference_groups[group])) for group in model_catalog.GROUPS]
     sentence = (
         f"{model.name}: pdplan counts {count(model.parameters)} parameters, transformers {version} counts "
         f"{count(reference)} ({signed_percent(difference, 2)}); they {'agree' if agrees else 'disagree'}."
@@ -305,7 +293,7 @@ def _show_check(console: Console, name: str) -> ExitCode:
         "parameters": model.parameters,
         "reference_parameters": reference,
         "difference": difference,
-        "groups": {group: [groups[group], reference_groups[group]] for group in GROUPS},
+        "groups": {group: [groups[group], reference_groups[group]] for group in model_catalog.GROUPS},
         "transformers": version,
     }
     return console.answer(Document((sentence,), (Section(table=table),) if table else (), positive=agrees), record)
