@@ -56,9 +56,8 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
 
     The sweep has two prompt lengths, the mean and a quarter of it, which tell compute from what a request costs anyhow.
     """
-    demand, variables = deployment.demand, (Raw('"$url"'), Raw('"$tokenizer"'))
+    demand, variables = deployment.demand, {"url": Raw('"$url"'), "tokenizer": Raw('"$tokenizer"')}
     mean, osl = max(round(demand.mean_isl), 1), min(max(round(demand.mean_osl), 2), SWEEP_ANSWER)
-    answers = ["--osl", str(osl), "--osl-stddev", str(round(SWEEP_SPREAD * osl))]
     # together the traces of the classes are the planned arrivals
     classes = demand.slo_class or (0,) * len(demand.share)
     lines = [(classes[bucket], json.dumps(row, separators=(",", ":")) + "\n") for bucket, row in drawn_rows(demand)]
@@ -69,8 +68,9 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
     files[f"{FOLDER}/run.sh"] = render(
         "benchmark/run.sh",
         fleet=deployment,
-        runs=[replay_words(deployment, slo, *variables) for slo in deployment.classes],
-        sweep=[*aiperf_words(deployment, *variables), *answers],
+        runs=[aiperf_line(deployment, slo, **variables) for slo in deployment.classes],
+        sweep=aiperf_line(deployment, None, **variables),
+        answers=(osl, round(SWEEP_SPREAD * osl)),
         prompts=[(isl, round(SWEEP_SPREAD * isl)) for isl in sorted({max(mean // 4, 1), mean})],
         loads=sweep_loads(deployment),
         waves=SWEEP_WAVES,
@@ -78,10 +78,9 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
     if deployment.target.pods:
         jobs = []
         for slo in deployment.classes:
-            words = replay_words(
-                deployment, slo, deployment.url, deployment.weights, trace="/workload/", results="results"
-            )
-            jobs.append((f"{deployment.name}-benchmark{slo.ending}", pod_text(job_script(shlex.join(words)))))
+            reached = {"url": deployment.url, "tokenizer": deployment.weights}
+            line = aiperf_line(deployment, slo, **reached, trace="/workload/", results="results")
+            jobs.append((f"{deployment.name}-benchmark{slo.ending}", pod_text(job_script(line))))
         files[f"{FOLDER}/job.yaml"] = kubernetes.fleet_file("benchmark/job.yaml", deployment, jobs=jobs)
     return files
 
@@ -95,14 +94,6 @@ def job_script(command: str) -> str:
     return f'cd /tmp; {command} > log 2>&1 || {{ echo "$(<log)"; exit 1; }}; echo "$(<{result})"'
 
 
-def aiperf_words(deployment: Deployment, url: str, tokenizer: str) -> list[str]:
-    """What every command of AIPerf begins with: tokens are those that the server counts, as the plan's are."""
-    words = ["aiperf", "profile", "--model", deployment.weights, "--tokenizer", tokenizer, "--url", url]
-    words += ["--endpoint-type", "completions", "--streaming", "--use-server-token-count"]
-    words += ["--extra-inputs", "ignore_eos:true"]
-    return [*words, "--random-seed", str(deployment.demand.seed), "--ui", "none"]
-
-
 GOALS: Final = {
     Metric.TTFT: "time_to_first_token",
     Metric.TPOT: "inter_token_latency",
@@ -111,21 +102,15 @@ GOALS: Final = {
 """What AIPerf calls the metrics that it can hold requests to."""
 
 
-def replay_words(
-    deployment: Deployment, slo: LabelledSlo, url: str, tokenizer: str, *, trace: str = "", results: str = ""
-) -> list[str]:
-    """AIPerf's command line: a class's trace at its own times, answers of the planned lengths, its limits as goals.
+def aiperf_line(deployment: Deployment, slo: LabelledSlo | None, **places: str) -> Raw:
+    """AIPerf's command line; slo: the class whose trace it replays, if it does.
 
-    trace: folder of the trace, if it is another; results: that of the result.
+    places: url and tokenizer; trace, results: folders of the trace and of its result, if they are other ones.
     """
-    goals = " ".join(f"{name}:{slo.limits[metric] / MILLI:g}" for metric, name in GOALS.items() if metric in slo.limits)
-    return [
-        *aiperf_words(deployment, url, tokenizer),
-        *("--input-file", f"{trace}workload{slo.ending}.jsonl", "--custom-dataset-type", "mooncake_trace"),
-        *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", *(("--goodput", goals) if goals else ())),
-        *(("--header", f"{fact('gateway', 'header')}:{slo.label}") if hosts.class_names(deployment) else ()),
-        *("--output-artifact-dir", results or f"results{slo.ending}"),
-    ]
+    limits = {} if slo is None else slo.limits
+    goals = " ".join(f"{name}:{limits[metric] / MILLI:g}" for metric, name in GOALS.items() if metric in limits)
+    values = {"slo": slo, "goals": goals, "named": bool(hosts.class_names(deployment)), "block": BLOCK_TOKENS}
+    return Raw(render("benchmark/aiperf.sh", fleet=deployment, **values, **places))
 
 
 SWEEP_WAVES: Final = 5
