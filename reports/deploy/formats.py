@@ -3,7 +3,7 @@
 A template's own text is written as it stands; every `{{ value }}` goes through the quoting of the format. Text that
 is of the format already (a host variable that the shell shall expand) is wrapped in `Raw` by the code, never by input.
 Templates of YAML are read as data, in which no value can become syntax, and dumped again (`objects`, `manifest`).
-All of them know the facts of data/targets.yaml, by `fact`.
+All of them know the facts of data/targets.yaml (`fact`), and other templates of YAML as data (`piece`).
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _environment(ending: str) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals["fact"] = fact
+    environment.globals |= {"fact": fact, "piece": lambda template, **values: objects(template, **values)[0]}
     return environment
 
 
