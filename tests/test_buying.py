@@ -349,9 +349,10 @@ procurement:
 
 
 def test_optimize_and_buy_price_owned_gpus_alike(tmp_path: Path) -> None:
-    """1 kW x 1.5 x $0.20/kWh and $73 a month are $0.40 an hour, in the price of a fleet as in that of a month."""
+    """1 kW x 1.5 x $0.20/kWh and $73 a month are $0.40 an hour, for the budget and in the price of fleet and month."""
     path = tmp_path / "workload.yaml"
-    path.write_text(FILE.replace("[H100]", "[{name: H100, owned: 1}]") + HOSTED, "utf-8")
+    owning = FILE.replace("[H100]", "[{name: H100, owned: 1, inventory: 0}]") + "constraints: {budget: $0.41/h}"
+    path.write_text(owning + HOSTED, "utf-8")
     given = load_problem(path)
     assert [one.owned_usd_per_hour for one in given.offers if one.owned] == [pytest.approx(0.4)]
     mine = next(one for one in load_terms(given).contracts if one.tier is Tier.OWNED)
@@ -360,6 +361,9 @@ def test_optimize_and_buy_price_owned_gpus_alike(tmp_path: Path) -> None:
     assert dict(plan.gpus) == {"H100": 1}
     assert plan.cost_usd_per_hour == pytest.approx(0.4)
     assert bought.total / HOURS_PER_MONTH == pytest.approx(0.4)
+    assert bought.on_demand == pytest.approx(bought.total)
+    peaks = [pool for month in buying_dict(bought)["by_month"] for pool in month["peak_fleet"]]
+    assert {pool["usd_per_hour"] for pool in peaks} == {None}  # it depends on the contract
 
 
 # --- which GPUs serve which rate: fleets searched for at every rate of a forecast, alone or side by side

@@ -166,7 +166,7 @@ class EnginePool(Record):
     speculative_tokens: int = Field(0, ge=0)
     """Drafted for each request and step; left out of the file where there are none."""
     usd_per_hour: Amount | None
-    """Price of the whole pool; null where it has several: over a range of prices, or of owned and rented GPUs."""
+    """Price of the whole pool; null where it has several: over a range of prices, or under several contracts."""
     _serializer = without_empty("speculative_tokens")
 
     @property
@@ -186,7 +186,7 @@ def engine_counts(pools: Iterable[EnginePool]) -> frozenset[Hashable]:
 
 
 def unpriced(pools: Iterable[EnginePool]) -> tuple[EnginePool, ...]:
-    """Pools that stand for a range of prices."""
+    """Pools without their price, as it is one of several."""
     return tuple(pool.model_copy(update={"usd_per_hour": None}) for pool in pools)
 
 

@@ -212,7 +212,7 @@ class BuyingPlan:
 
     @property
     def on_demand(self) -> float:
-        """Expected cost of renting everything on demand, by the hour [$]."""
+        """Expected cost of renting all that is not owned on demand, by the hour [$]."""
         return self._mean([outcome.all_rented for outcome in self.outcomes])
 
     @property
@@ -243,14 +243,13 @@ class BuyingPlan:
 
 
 def buy(problem: Problem, terms: Terms, progress: Progress | None = None, looks: int = 0) -> BuyingPlan:
-    """Choose what to reserve and buy for a forecast; what is owned is a contract of the terms here.
+    """Choose what to reserve and buy for a forecast; what is owned is a contract of the terms too.
 
     looks: fleets that are simulated at most, of those that serve some hour of some path. Where one misses, fleets and
     commitments are chosen again without it. CANDIDATES times, another fleet is searched for its rate. After that, the
     rate gets a fleet of a higher rate. `BuyingPlan.missed` has what still misses.
     Raises InfeasibleError when no fleet serves the highest rate of the forecast.
     """
-    problem = replace(problem, offers=tuple(replace(offer, owned=0) for offer in problem.offers))
     rates_ahead, chances = terms.forecast.every_rate
     rates, prices = level_rates(rates_ahead, terms.forecast.levels, chances), _prices(problem, terms)
     looked: dict[tuple[object, ...], FleetCheck] = {}
@@ -322,7 +321,7 @@ def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | 
     nothing = np.zeros_like(joint)
     best = min((joint, nothing), key=lambda plan: dispatcher.cost(plan, paths, chances))
     first = np.array([start.month == 0 for start in dispatcher.starts], dtype=np.bool_)
-    renter = tuple(contract for contract in terms.contracts if contract.tier is Tier.ON_DEMAND)
+    renter = tuple(contract for contract in terms.contracts if contract.tier in {Tier.ON_DEMAND, Tier.OWNED})
     rent = Dispatcher(replace(terms, contracts=renter), levels)
     sunk = sum(contract.held * contract.monthly * terms.forecast.months for contract in terms.contracts)
     outcomes = []
@@ -331,7 +330,7 @@ def buy_at(problem: Problem, terms: Terms, levels: Levels, progress: Progress | 
         plans = () if len(paths) == 1 else (dispatcher.plan([path], sure)[0], nothing[:1])
         hindsight = min([bill.total, *(dispatcher.cost(plan, [path], sure) for plan in plans)])
         later = dispatcher.commitments(np.where(first, 0, counts))
-        outcomes.append(replace(bill, later=later, best=hindsight, all_rented=rent.bill(path, ()).total + sunk))
+        outcomes.append(replace(bill, later=later, best=hindsight, all_rented=rent.bill(path, ()).total))
     return BuyingPlan(
         problem=problem,
         terms=terms,
@@ -460,7 +459,7 @@ class Bill:
 
     value: lost by GPUs bought, fees: hosting and reservations, both in equal shares over the months of service;
     by_hour: rent of rented GPUs, electricity of others. Of a plan's path also: later: what is committed to after the
-    first month; best: the least with hindsight, all_rented: everything on demand, by the hour [$].
+    first month; best: the least with hindsight, all_rented: all that is not owned on demand, by the hour [$].
     """
 
     value: FloatArray

@@ -16,7 +16,7 @@ from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.fleet import Fleet, classes_apart, fleet_gpus, paid_gpus, within_limits
 from optimizer.loads.effort import Progress, silent
 from optimizer.loads.instance import Instance, as_planned, at_volume
-from optimizer.plans.records import QUICK_CANDIDATES, ROUNDING, EnginePool
+from optimizer.plans.records import QUICK_CANDIDATES, ROUNDING, EnginePool, unpriced
 from optimizer.search.bound import possible_instance
 from optimizer.search.mixtures import of_class, or_mixed
 from optimizer.search.search import Engines, FleetSearch, cheapest_held, engines_of, is_refuted, priced, without_prices
@@ -52,8 +52,8 @@ class SizedFleet:
 
     @property
     def pools(self) -> tuple[EnginePool, ...]:
-        """Its pools, as every record of a fleet states them."""
-        return tuple(engine_pools(self.instance, self.fleet))
+        """Its pools, as every record of a fleet states them; what they cost depends on the contracts."""
+        return unpriced(engine_pools(self.instance, self.fleet))
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -236,11 +236,14 @@ def levels_without(
 
 
 def _markets(problem: Problem, prices: Sequence[float]) -> list[Problem]:
-    """The problem with all offers at some prices, then with each alone."""
+    """The problem with all offers at some prices, then with each alone; beside the GPUs that are owned, and without."""
     priced_offers = zip(problem.offers, prices, strict=True)
-    offers = [replace(offer, usd_per_hour=usd, tier_usd_per_hour=0.0) for offer, usd in priced_offers]
-    alone = [[offer if offer is own else replace(offer, inventory=0) for offer in offers] for own in offers]
-    return [replace(problem, offers=tuple(stock)) for stock in (offers, *(alone if len(offers) > 1 else ()))]
+    stated = [replace(offer, usd_per_hour=usd, tier_usd_per_hour=0.0) for offer, usd in priced_offers]
+    rented = [replace(offer, owned=0) for offer in stated]
+    stocks = [stated, *([rented] if rented != stated else ())]
+    if len(stated) > 1:
+        stocks += [[offer if offer is own else replace(offer, inventory=0) for offer in a] for a in stocks for own in a]
+    return [replace(problem, offers=tuple(stock)) for stock in stocks]
 
 
 def _groups(problem: Problem) -> list[Instance]:

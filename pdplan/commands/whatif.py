@@ -382,7 +382,7 @@ def buy(console: Console, problem: Problem, /, *, terms: Path | None, looks: int
     Chooses how many GPUs to reserve or buy now, while the growth of demand is uncertain. Says what to
     sign later and what to rent by the hour on each path of the demand: on demand, spot with headroom
     for its interruptions, reserved, bought, or already owned. Shows the cost of each month, the cost of
-    renting everything on demand, and what knowing the growth would be worth.
+    renting all that is not owned on demand, and what knowing the growth would be worth.
 
     The terms stand in FILE under procurement: (pdplan schema), or in a file of their own.
 

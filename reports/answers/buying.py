@@ -233,7 +233,7 @@ def paths_table(purchase: BuyingPlan) -> Table:
         costs = map(money, (purchase.total, purchase.on_demand, purchase.hindsight))
         rows.append(("average", MISSING, "100 %", MISSING, *costs))
     later, hindsight = Column("signed later", shrink=True, lines=12), Column("with hindsight", "right", optional=True)
-    return table_of(("demand", "growth", "#chance", later, "#cost", "#all on demand", hindsight), rows)
+    return table_of(("demand", "growth", "#chance", later, "#cost", "#rented on demand", hindsight), rows)
 
 
 def months_table(purchase: BuyingPlan) -> Table:
@@ -290,7 +290,7 @@ def verdict(purchase: BuyingPlan) -> tuple[str, str]:
     against = f"{percent(abs(ratio))} {'less' if ratio < 0 else 'more'} than" if ratio else "as much as"
     return (
         f"{now}; {join_words([*said(use), rent])}.",
-        f"{plural(forecast.months, 'month')} cost {monthly} a month: {against} renting everything on demand "
+        f"{plural(forecast.months, 'month')} cost {monthly} a month: {against} renting {'the rest' if owned else 'everything'} on demand "
         f"({money(purchase.on_demand)}).",
     )
 
