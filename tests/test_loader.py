@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import limits_of
-from optimizer.fleets.error_bars import hardware_remarks, price_remarks
+from optimizer.fleets.error_bars import catalog_remarks, price_remarks
 from search_spaces import bounds
 from search_spaces.files import shipped_text
 from search_spaces.loader import load_problem, problem_of
@@ -178,8 +178,8 @@ def test_a_users_quotes_are_prices(folder: Path) -> None:
 )
 def test_a_name_that_leaves_the_memory_open_is_told(folder: Path, written: str, remark: str) -> None:
     problem = load(SOUND.replace("H100", written, 1))
-    assert remark in " ".join(hardware_remarks(problem))
-    assert ("is read as" in " ".join(hardware_remarks(problem))) == bool(remark)
+    assert remark in " ".join(catalog_remarks(problem))
+    assert ("is read as" in " ".join(catalog_remarks(problem))) == bool(remark)
 
 
 # --- quantities: every unit, the round trip, and the words of each refusal

@@ -17,9 +17,8 @@ from costmodel.memory import kv_bytes_per_token_per_gpu, weight_bytes_per_gpu
 from costmodel.metric import Metric, Scope, metrics_of
 from costmodel.simulator.steps import cost_steps
 from costmodel.step import StepLoad, step_time_one
-from optimizer.fleets.error_bars import assumptions
+from optimizer.fleets.error_bars import catalog_remarks
 from optimizer.loads.effort import Level
-from optimizer.loads.instance import make_instance
 from optimizer.recommend.optimize import optimize
 from reports.verdict import speculation_sentence
 from search_spaces.catalog import load_catalog
@@ -127,11 +126,10 @@ def test_a_plan_drafts_where_that_saves_and_says_on_what_it_rests(tmp_path: Path
     assert rows == [slow.cost_usd_per_hour]
 
 
-def test_a_plan_says_where_no_layer_for_mtp_is_stated(tmp_path: Path) -> None:
-    instance = make_instance(workload(tmp_path, "{method: mtp}", slo="{ttft: 2s, tpot: 50ms}"))
-    assert any("Llama-3.1-8B states no layer of multi-token prediction" in text for text in assumptions(instance))
-    drafting = replace(instance, problem=replace(instance.problem, model=R1))
-    assert not any("multi-token prediction" in text for text in assumptions(drafting))
+def test_a_plan_warns_where_no_layer_for_mtp_is_stated(tmp_path: Path) -> None:
+    problem = workload(tmp_path, "{method: mtp}", slo="{ttft: 2s, tpot: 50ms}")
+    assert any("Llama-3.1-8B states no layer of multi-token prediction" in text for text in catalog_remarks(problem))
+    assert not any("multi-token prediction" in text for text in catalog_remarks(replace(problem, model=R1)))
 
 
 @pytest.mark.parametrize("metric", sorted({*metrics_of(Scope.LATER)} - {Metric.TPOT}))

@@ -56,8 +56,8 @@ from .error_bars import (
     accuracy_records,
     assumptions,
     bars_between,
+    catalog_remarks,
     fleet_assumptions,
-    hardware_remarks,
     price_remarks,
     step_errors,
 )
@@ -397,7 +397,7 @@ def build_plan(  # noqa: PLR0917
     offers = [offer.accelerator.name for offer in problem.offers]
     paid = zip(offers, count.tolist(), paid_gpus(problem, count).tolist(), strict=True)
     common["price_remarks"] = price_remarks(problem, np.flatnonzero(count)) + owned_remarks(problem, count)
-    common["warnings"] = hardware_remarks(problem, np.flatnonzero(count))
+    common["warnings"] = catalog_remarks(problem, np.flatnonzero(count))
     return Plan(
         **common,
         cost_usd_per_hour=cost,

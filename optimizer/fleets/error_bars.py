@@ -139,8 +139,10 @@ def _two_price_lists(problem: Problem) -> str:
     return f"{join_words(own)} at your price, {join_words(rest)} at the catalog's." if own and rest else ""
 
 
-def hardware_remarks(problem: Problem, offers: Iterable[int] | None = None) -> list[str]:
-    """What a buyer must know of accelerators: how a name is read, assumed or unmeasured figures, missing targets.
+def catalog_remarks(problem: Problem, offers: Iterable[int] | None = None) -> list[str]:
+    """What a buyer must know of the accelerators and the model that are planned with.
+
+    How a name is read, assumed or unmeasured figures, accelerators without a target, models without draft layers.
 
     offers: those that matter, all by default.
     """
@@ -155,6 +157,12 @@ def hardware_remarks(problem: Problem, offers: Iterable[int] | None = None) -> l
         if not is_seen(accelerator):
             remarks.append(f"No accelerator of the generation of {name} was measured: its error bars are wide.")
         remarks.append(undeployed(accelerator))
+    drafts = problem.speculation is not None and problem.speculation.draft is Draft.MTP
+    if drafts and not problem.model.draft_layers:
+        remarks.append(
+            f"The config.json of {problem.model.name} states no layer of multi-token prediction (MTP): check that the "
+            "checkpoint has one."
+        )
     return [remark for remark in remarks if remark]
 
 
@@ -192,11 +200,6 @@ def assumptions(instance: Instance) -> list[str]:
         sentences.append(_cache_tier(problem.kv_cache_tier, problem.offers[0].tier_usd_per_hour))
     if problem.speculation is not None:
         sentences.append(_acceptance(problem.speculation))
-        if problem.speculation.draft is Draft.MTP and not problem.model.draft_layers:
-            sentences.append(
-                f"The config.json of {problem.model.name} states no layer of multi-token prediction (MTP): check that "
-                "the checkpoint has one."
-            )
     return sentences + _arrivals(problem)
 
 

@@ -288,9 +288,10 @@ def verdict(purchase: BuyingPlan) -> tuple[str, str]:
     monthly = f"{money(purchase.total)}{' on average' if several else ''}, {money(purchase.total / forecast.months)}"
     ratio = purchase.total / purchase.on_demand - 1.0 if purchase.on_demand else 0.0
     against = f"{percent(abs(ratio))} {'less' if ratio < 0 else 'more'} than" if ratio else "as much as"
+    rest = "the rest" if owned else "everything"
     return (
         f"{now}; {join_words([*said(use), rent])}.",
-        f"{plural(forecast.months, 'month')} cost {monthly} a month: {against} renting {'the rest' if owned else 'everything'} on demand "
+        f"{plural(forecast.months, 'month')} cost {monthly} a month: {against} renting {rest} on demand "
         f"({money(purchase.on_demand)}).",
     )
 
