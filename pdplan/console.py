@@ -134,7 +134,7 @@ class Console:
         paths = {self.files[form][0]: self.files[form][1] for form in FORMS if form in self.files}
         paths |= {flag: path for flag, path in outputs.items() if path is not None}
         for path in paths.values():
-            check_target(path, force=True)
+            check_target(path)
         check_distinct(paths, {flag: path for flag, path in inputs.items() if path is not None})
         for path in paths.values():
             check_free(path, force=self.force)
@@ -157,7 +157,8 @@ class Console:
 
         hint: what to do with the file, None: the caller says that it is written.
         """
-        check_target(path, force=self.force)  # the place may have been taken meanwhile
+        check_free(path, force=self.force)  # the place may have been taken meanwhile
+        check_target(path)
         write_whole({path: text})
         if hint is not None:
             self.note(f"wrote {path}{hint}")
