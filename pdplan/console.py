@@ -104,14 +104,14 @@ class Console:
         """
         for form in FORMS:
             if form in self.files:
-                self.write(self.files[form][1], self._written(form, document, record, rows, name))
+                self.write(self.files[form][1], self._contents(form, document, record, rows, name))
         if self.screen == "text":
             self.show(record if self.json_only else document)
         elif self.screen:
-            self.show(self._written(self.screen, document, record, rows, name))
+            self.show(self._contents(self.screen, document, record, rows, name))
         return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
 
-    def _written(self, form: str, document: Document, record: object, rows: Any, name: str) -> str | bytes:
+    def _contents(self, form: str, document: Document, record: object, rows: Any, name: str) -> str | bytes:
         """An answer in one of the forms."""
         if form in {"text", "json"}:
             return json_text(record) if form == "json" else self.render(document, color=False)

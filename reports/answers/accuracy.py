@@ -251,9 +251,9 @@ def calibration_dict(calibration: Calibration, overlay: str | None) -> dict[str,
 def calibration_document(value: dict[str, Any]) -> Document:
     """The answer, of a `calibration_dict`."""
     before, after, held_out = (value["error"][key] for key in ("before", "after", "held"))
-    others = "A single row does not show how well the fit predicts others."
+    doubt = "A single row does not show how well the fit predicts others."
     if held_out:
-        others = f"On rows left out of the fit the median error is {percent(held_out['median_abs'])}."
+        doubt = f"On rows left out of the fit the median error is {percent(held_out['median_abs'])}."
     biases = (signed_percent(error["bias"], 0) for error in (before, after))
     scales = [_scale(*item) for item in value["scales"].items()]
     return Document(
@@ -263,7 +263,7 @@ def calibration_document(value: dict[str, Any]) -> Document:
             f"{plural(value['rows'], 'measured row')}.",
         ),
         sections=(
-            Section(sentences=(others, f"The bias is {' before and '.join(biases)} after.")),
+            Section(sentences=(doubt, f"The bias is {' before and '.join(biases)} after.")),
             Section(table=table_of(("scale of", "#factor", "#±", ""), scales)),
             Section(table=_times(value)),
             Section(sentences=tuple(f"{note['where']}: {note['reason']}" for note in value["notes"])),
