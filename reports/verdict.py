@@ -51,8 +51,8 @@ def headlines(plan: Plan) -> list[str]:
     if not question.has_fleet(plan):
         return [no_fleet_headline(plan)]
     prices = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
-    served = rate(question.served_rate(plan))
-    per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens at {served}"
+    load = rate(question.served_rate(plan))
+    per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens at {load}"
     service = f"{clean(plan.model, 40)} on {question.serving_words(plan)}"
     return [f"Run {fleet_words(plan)} for {prices}: {per_token} of {service}.", slo_result_sentence(plan)]
 
@@ -126,8 +126,8 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     replan = "" if plan.status is Status.STATED else "; --confidence 0.9 plans for that"
     if shares:
-        missed = f"{subject} misses {question.missed_slo(plan)} by formula"
-        return f"{label}: {slow}, {missed}: {join_words(shares)} meet it{replan}."
+        result = f"{subject} misses {question.missed_slo(plan)} by formula"
+        return f"{label}: {slow}, {result}: {join_words(shares)} meet it{replan}."
     is_known = 0 < len(classes) == len(plan.classes)
     return f"{label}: {slow}, {subject} still meets {question.slo_name(plan)}, by formula." if is_known else ""
 
