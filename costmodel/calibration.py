@@ -20,7 +20,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from .accelerator import Accelerator, KernelEfficiency
+from .accelerator import COLLECTIVES, Accelerator, KernelEfficiency
 from .arrays import FloatArray
 from .attention import Part
 from .engine import NO_OVERHEAD, EngineConfig, ServingPolicy
@@ -292,8 +292,6 @@ def _explore(
     return point, value
 
 
-COLLECTIVES = frozenset({"all_reduce", "all_reduce_large", "all_to_all"})
-"""Their `memory` is a share of a link, on which HBM and FLOP/s say nothing."""
 CARRIERS = frozenset({"gemm", "moe"})
 """Kernels that read the weights and do most of the arithmetic."""
 MOST_EFFICIENCY = 1.05

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import create_model
 
-from costmodel.accelerator import KERNEL_CLASSES, InEngine, KernelEfficiency, Origin
+from costmodel.accelerator import COLLECTIVES, KERNEL_CLASSES, InEngine, KernelEfficiency, Origin
 from costmodel.errors import InputError
 from costmodel.units import MICRO
 
@@ -25,8 +25,6 @@ from .quantities import in_base_units, rounded
 DEFAULT = "default"
 LIKE = "like"
 LINKS_LIKE = "links_like"
-COLLECTIVES = ("all_reduce", "all_reduce_large", "all_to_all")
-"""Classes whose figures are about links, so that they come from the GPU whose links are alike."""
 
 WIDER: Mapping[str, tuple[str, ...]] = {
     "bf16": ("bf16",),
