@@ -149,12 +149,7 @@ def free_parameters(observations: Sequence[Observation]) -> tuple[str, ...]:
     decodes = _points(observations, Quantity.TPOT, Quantity.DECODE_STEP)
     prompts = _points(observations, Quantity.TTFT, Quantity.PREFILL_STEP)
     arrivals = _points(observations, Quantity.TTFT)
-    evidence = {
-        "memory": decodes >= 1,
-        "compute": prompts >= 1,
-        "host": decodes >= 2,
-        "arrival": arrivals >= 2,
-    }
+    evidence = {"memory": decodes >= 1, "compute": prompts >= 1, "host": decodes >= 2, "arrival": arrivals >= 2}
     return tuple(name for name, is_shown in evidence.items() if is_shown)
 
 
