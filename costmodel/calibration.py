@@ -373,7 +373,7 @@ def least_tpot(model: Transformer, config: EngineConfig, running: float, context
     slack above. Every pipeline stage holds its share of the requests.
     """
     batch = max(running / config.parallelism.pipeline, min(running, 1.0))
-    return _floors(model, config, StepLoad.decode(batch, context))[1]
+    return floors(model, config, StepLoad.decode(batch, context))[1]
 
 
 def least_ttft(model: Transformer, config: EngineConfig, isl: float) -> float:
@@ -381,12 +381,7 @@ def least_ttft(model: Transformer, config: EngineConfig, isl: float) -> float:
 
     An engine takes in no more than one on each of its data ranks in that time.
     """
-    return _floors(model, config, StepLoad.prefill(isl))[0] / config.parallelism.pipeline
-
-
-def least_step(model: Transformer, config: EngineConfig, load: StepLoad) -> float:
-    """Least time of any step of a single engine [s]: the longer of FLOP / peak and bytes / bandwidth."""
-    return max(_floors(model, config, load))
+    return floors(model, config, StepLoad.prefill(isl))[0] / config.parallelism.pipeline
 
 
 def slack(model: Transformer) -> float:
@@ -394,7 +389,7 @@ def slack(model: Transformer) -> float:
     return EXPERTS_SLACK if model.is_moe else DENSE_SLACK
 
 
-def _floors(model: Transformer, config: EngineConfig, load: StepLoad) -> tuple[float, float]:
+def floors(model: Transformer, config: EngineConfig, load: StepLoad) -> tuple[float, float]:
     """FLOP / peak and bytes / bandwidth of what a step of a single engine surely must do [s]."""
     step = step_time_one(model, config, NO_OVERHEAD, load)
     seconds = step.flop[0, 0] / vendor_peak(config), step.traffic[0, 0] / config.accelerator.bandwidth
