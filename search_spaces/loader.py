@@ -75,15 +75,10 @@ DEFAULT_ATTAINMENT = 0.9
 
 
 def load_problem(path: Path | str, overrides: Mapping[str, Any] | None = None) -> Problem:
-    """Return the problem that a workload.yaml states.
+    """Return the problem that a workload.yaml states; InputError with all of its faults, each with line and column.
 
-    Args:
-        path: the file; names of files inside it are relative to its folder.
-        overrides: values by dotted path that replace those of the file, such as {"workload.request_rate": "20/s"};
-            a text is read as YAML.
-
-    Raises:
-        InputError: with all faults of the file, each with line, column and how to mend it.
+    path: the file; names of files inside it are relative to its folder; overrides: values by dotted path that replace
+    those of the file, such as {"workload.request_rate": "20/s"}; a text is read as YAML.
     """
     path = Path(path)
     check_name(path)
@@ -110,15 +105,10 @@ def without_recording(problem: Problem) -> Problem:
 
 
 def problem_of(inputs: Mapping[str, Any], name: str, base: Path) -> Problem:
-    """Return the problem that values state, such as the echo of a workload.yaml in a plan.
+    """Return the problem that values state, such as the echo of a workload.yaml in a plan; raises as `load_problem`.
 
-    Args:
-        inputs: what a workload.yaml holds.
-        name: stands for the file in messages, which name the key of a fault, but no line.
-        base: folder from which files named inside are looked up.
-
-    Raises:
-        InputError: as `load_problem` does.
+    inputs: what a workload.yaml holds; name: stands for the file in messages, which name the key of a fault, but no
+    line; base: folder from which files named inside are looked up.
     """
     source = _with_any_accelerator(Source(name, (), json.loads(json.dumps(inputs))), base)
     return stated_problem(source, base, name)
@@ -498,11 +488,9 @@ COMMENT_WIDTH = 110
 def workload_yaml_text(mapping: Mapping[str, Any], name: str, model: str, notes: Sequence[str] = ()) -> str:
     """Return a workload.yaml around a measured `workload:` block; the user then sets service level and accelerators.
 
-    Args:
-        mapping: the block as plain data, with a histogram of rows under lengths, or with sessions.
-        name: name of the problem, and where its lengths came from unless the mapping says so.
-        model: catalog name, Hugging Face id, or path to a config.json.
-        notes: sentences that become comments above the demand.
+    mapping: the block as plain data, with a histogram of rows under lengths, or with sessions; name: of the problem,
+    and where its lengths came from unless the mapping says so; model: catalog name, Hugging Face id, or path to a
+    config.json; notes: sentences that become comments above the demand.
     """
     scalars = [f"  {key}: {json.dumps(mapping[key])}  # {words}" for key, words in _COMMENTS.items() if key in mapping]
     if "recorded" in mapping:
