@@ -15,7 +15,6 @@ from typing import Annotated, Any
 from pydantic import create_model
 
 from costmodel.accelerator import COLLECTIVES, KERNEL_CLASSES, InEngine, KernelEfficiency, Origin
-from costmodel.errors import InputError
 from costmodel.units import MICRO
 
 from . import bounds
@@ -155,8 +154,6 @@ class EfficiencyTable:
                     return efficiency
                 source = f"as {owner} {kernel_class} in {candidate} ({efficiency.source})"
                 return replace(efficiency, origin=Origin.ASSUMED, source=source, error=math.nan)
-        if "bf16" in WIDER[dtype]:
-            raise InputError(f"efficiency.yaml: {DEFAULT}.{kernel_class} must have figures for 'bf16'")
         return None
 
 
