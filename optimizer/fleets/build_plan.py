@@ -597,7 +597,12 @@ def fleet_of_plan(plan: Plan, base: Path | None = None) -> tuple[Instance, Fleet
         )
     instance = make_instance(problem_of_plan(plan, base))
     _check_routes(plan, instance)
-    return instance, Fleet(tuple(_pool(plan, instance, pool) for pool in plan.pools))
+    pools = []
+    for pool in plan.pools:
+        stages = (route.decode if Role(pool.role) is Role.DECODE else route.prefill for route in plan.routing)
+        share = np.array([float(stage.get(pool.id, 0.0)) for stage in stages])[instance.flows.source]
+        pools.append(pool_of_record(instance, pool, pool.id, max(pool.replicas - pool.spare_replicas, 1), share))
+    return instance, Fleet(tuple(pools))
 
 
 def planned_volume(plan: Plan) -> float:
@@ -614,14 +619,6 @@ def _check_routes(plan: Plan, instance: Instance) -> None:
         lengths = np.isclose([route.isl, route.osl], [flows.isl[number], flows.osl[number]], rtol=SAME_LENGTH)
         if route.slo_class != slos[int(flows.slo[number])].name or not lengths.all():
             raise InputError(f"routing.{number}: its class and lengths are not those of row {number} of the inputs")
-
-
-def _pool(plan: Plan, instance: Instance, pool: Pool) -> FleetPool:
-    routes = (route.decode if Role(pool.role) is Role.DECODE else route.prefill for route in plan.routing)
-    share = np.array([float(route.get(pool.id, 0.0)) for route in routes])
-    return pool_of_record(
-        instance, pool, pool.id, max(pool.replicas - pool.spare_replicas, 1), share[instance.flows.source]
-    )
 
 
 def routes_of(

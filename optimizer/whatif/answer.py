@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -84,11 +84,6 @@ class Answer:
     fault: str = ""
     fleet: str = ""
     case: Case | None = field(default=None, repr=False)
-
-    @property
-    def portable(self) -> Answer:
-        """The answer without tables, to send to another process."""
-        return replace(self, case=None, refuted=tuple(replace(miss, case=None) for miss in self.refuted))
 
     @property
     def row(self) -> dict[str, Any]:

@@ -362,10 +362,13 @@ Task = tuple[Scenario, bool]
 
 
 def solve_task(problem: Problem, effort: ScenarioEffort, task: Task, *, proven: bool) -> Answer:
-    """The answer to one scenario, for any process; proven: whether whole searches by formula state a bound."""
+    """The answer to one scenario, without tables, for any process.
+
+    proven: whether whole searches by formula state a bound.
+    """
     scenario, simulated = task
     best = answer(problem, effort, changes=scenario.changes, simulated=simulated, proven=proven, name=scenario.name)
-    return best.portable
+    return replace(best, case=None, refuted=tuple(replace(miss, case=None) for miss in best.refuted))
 
 
 def most_shared(answers: Sequence[Answer]) -> list[tuple[int, ...]]:
