@@ -12,7 +12,7 @@ from benchmarks.reference.lone_steps import step_seconds
 from costmodel.accelerator import Origin
 from costmodel.engine import EngineConfig, EngineOverhead, Role
 from costmodel.engine_arrays import engine_arrays
-from costmodel.queues.lanes import lockstep, lockstep_excess
+from costmodel.queues.prefill import lockstep, lockstep_excess
 from costmodel.queues.steady_state import ClosedLoad, engine_times
 from costmodel.simulator.steps import GridSteps, cost_steps
 from costmodel.step import StepLoad, step_time

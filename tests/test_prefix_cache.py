@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import CoefficientSteps
-from costmodel.engine import VLLM_V1, Role
+from benchmarks.reference.policies import VLLM_V1
+from costmodel.engine import Role
 from costmodel.prefix_cache import (
     FARTHEST,
     CacheTier,

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from benchmarks.reference.lone_steps import CoefficientSteps
-from costmodel.engine import VLLM_V1, Parallelism, Role
+from benchmarks.reference.policies import VLLM_V1
+from costmodel.engine import Parallelism, Role
 from costmodel.metric import METRICS, Metric, Scope, limits_of, metrics_of
 from costmodel.simulator.fleet import Limits
 from costmodel.simulator.metrics import Result, gap_edges, within

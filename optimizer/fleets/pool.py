@@ -33,15 +33,18 @@ from costmodel.queues.decode import (
     decode_time,
     settled_batch,
 )
-from costmodel.queues.lanes import (
+from costmodel.queues.prefill import (
     Lockstep,
+    Prompts,
+    PromptWait,
     any_busy,
     beside_prompts,
     busy_beside,
+    endless_wait,
     lanes_held_up,
     lockstep,
+    prompt_wait,
 )
-from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_wait
 from costmodel.queues.waits import normal_exceeds
 from optimizer.loads.instance import EngineTable, Flows, Instance, prompt_latency
 from optimizer.plans.records import ALIKE, MOST_ROUNDS, NOTABLE, QUICK_CANDIDATES

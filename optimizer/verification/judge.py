@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, IntArray
-from costmodel.engine import SCHEDULERS, Role
+from costmodel.engine import Role
 from costmodel.errors import PdplanError
 from costmodel.memory import kv_capacity_bytes
 from costmodel.metric import METRICS, OWN_FIELDS, SHOWN_ALWAYS, Metric, Scope
@@ -49,6 +49,7 @@ from optimizer.plans.records import (
     Outcome,
     Quantiles,
 )
+from search_spaces.engines import SUPPORT
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
 
@@ -209,7 +210,7 @@ def simulated_pool(instance: Instance, pool: FleetPool, balancing: Balancing, st
     return SimulatedPool(
         role=pool.role,
         steps=steps,
-        policy=SCHEDULERS[instance.problem.engine],
+        policy=SUPPORT[instance.problem.engine].scheduler,
         limits=engine_limits(instance, pool),
         replicas=pool.replicas,
         pipeline=config.parallelism.pipeline,
