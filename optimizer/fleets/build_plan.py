@@ -52,15 +52,7 @@ from search_spaces.loader import problem_of, whole_echo
 from search_spaces.models import model_entry
 from search_spaces.problem import Goal, Problem
 
-from .error_bars import (
-    accuracy_records,
-    assumptions,
-    bars_between,
-    fleet_assumptions,
-    hardware_remarks,
-    price_remarks,
-    step_errors,
-)
+from . import error_bars
 from .evaluate import Evaluation, PoolHeadroom, evaluate, goodput_volume, pool_headroom, utilization
 from .fleet import (
     Fleet,
@@ -271,7 +263,7 @@ def plan_routes(instance: Instance, fleet: Fleet, evaluation: Evaluation) -> lis
 def class_error_bars(instance: Instance, fleet: Fleet, volume: float) -> list[ErrorBars]:
     """Each class with all steps at the fast and at the slow end of their 90 % interval, with unchanged routing."""
     quick, slow = (evaluate(at_quantile(instance, end), fleet, volume) for end in ENDS)
-    return bars_between(instance, quick.classes, slow.classes, stable=slow.stable)
+    return error_bars.bars_between(instance, quick.classes, slow.classes, stable=slow.stable)
 
 
 def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBars]) -> list[ClassResult]:
@@ -328,7 +320,7 @@ def provenance(instance: Instance, search: dict[str, Any], run: RunInfo) -> Prov
         ],
         model=model_entry(problem.model),
         search=search,
-        assumptions=assumptions(instance),
+        assumptions=error_bars.assumptions(instance),
         run=run,
     )
 
@@ -370,8 +362,8 @@ def build_plan(  # noqa: PLR0917
         "status": proof.status,
         "simulated": False,
         "confidence": problem.confidence,
-        "step_errors": step_errors(instance),
-        "accuracy": accuracy_records(problem),
+        "step_errors": error_bars.step_errors(instance),
+        "accuracy": error_bars.accuracy_records(problem),
         "bound_usd_per_hour": proof.bound,
         "gap": proof.gap,
         "floor_usd_per_hour": proof.floor,
@@ -379,7 +371,7 @@ def build_plan(  # noqa: PLR0917
         "alternatives": list(alternatives),
         "workload": WorkloadSummary(request_rate_rps=demand, **summary),
         "provenance": origin.model_copy(
-            update={"assumptions": origin.assumptions + fleet_assumptions(instance, fleet)}
+            update={"assumptions": origin.assumptions + error_bars.fleet_assumptions(instance, fleet)}
         ),
     }
     if not fleet.pools:
@@ -396,8 +388,8 @@ def build_plan(  # noqa: PLR0917
     limits += volume_bindings(problem, volume)
     offers = [offer.accelerator.name for offer in problem.offers]
     paid = zip(offers, count.tolist(), paid_gpus(problem, count).tolist(), strict=True)
-    common["price_remarks"] = price_remarks(problem, np.flatnonzero(count)) + owned_remarks(problem, count)
-    common["warnings"] = hardware_remarks(problem, np.flatnonzero(count))
+    common["price_remarks"] = error_bars.price_remarks(problem, np.flatnonzero(count)) + owned_remarks(problem, count)
+    common["warnings"] = error_bars.hardware_remarks(problem, np.flatnonzero(count))
     return Plan(
         **common,
         cost_usd_per_hour=cost,
