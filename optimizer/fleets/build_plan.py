@@ -52,15 +52,7 @@ from search_spaces.loader import problem_of, whole_echo
 from search_spaces.models import model_entry
 from search_spaces.problem import Goal, Problem
 
-from .error_bars import (
-    accuracy_records,
-    assumptions,
-    bars_between,
-    fleet_assumptions,
-    hardware_remarks,
-    price_remarks,
-    step_errors,
-)
+from . import error_bars
 from .evaluate import Evaluation, PoolHeadroom, evaluate, goodput_volume, pool_headroom, utilization
 from .fleet import (
     Fleet,
@@ -271,7 +263,7 @@ def plan_routes(instance: Instance, fleet: Fleet, evaluation: Evaluation) -> lis
 def class_error_bars(instance: Instance, fleet: Fleet, volume: float) -> list[ErrorBars]:
     """Each class with all steps at the fast and at the slow end of their 90 % interval, with unchanged routing."""
     quick, slow = (evaluate(at_quantile(instance, end), fleet, volume) for end in ENDS)
-    return bars_between(instance, quick.classes, slow.classes, stable=slow.stable)
+    return error_bars.bars_between(instance, quick.classes, slow.classes, stable=slow.stable)
 
 
 def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBars]) -> list[ClassResult]:
@@ -328,7 +320,7 @@ def provenance(instance: Instance, search: dict[str, Any], run: RunInfo) -> Prov
         ],
         model=model_entry(problem.model),
         search=search,
-        assumptions=assumptions(instance),
+        assumptions=error_bars.assumptions(instance),
         run=run,
     )
 
@@ -370,8 +362,8 @@ def build_plan(  # noqa: PLR0917
         "status": proof.status,
         "simulated": False,
         "confidence": problem.confidence,
-        "step_errors": step_errors(instance),
-        "accuracy": accuracy_records(problem),
+        "step_errors": error_bars.step_errors(instance),
+        "accuracy": error_bars.accuracy_records(problem),
         "bound_usd_per_hour": proof.bound,
         "gap": proof.gap,
         "floor_usd_per_hour": proof.floor,
@@ -379,7 +371,7 @@ def build_plan(  # noqa: PLR0917
         "alternatives": list(alternatives),
         "workload": WorkloadSummary(request_rate_rps=demand, **summary),
         "provenance": origin.model_copy(
-            update={"assumptions": origin.assumptions + fleet_assumptions(instance, fleet)}
+            update={"assumptions": origin.assumptions + error_bars.fleet_assumptions(instance, fleet)}
         ),
     }
     if not fleet.pools:
@@ -396,8 +388,8 @@ def build_plan(  # noqa: PLR0917
     limits += volume_bindings(problem, volume)
     offers = [offer.accelerator.name for offer in problem.offers]
     paid = zip(offers, count.tolist(), paid_gpus(problem, count).tolist(), strict=True)
-    common["price_remarks"] = price_remarks(problem, np.flatnonzero(count)) + owned_remarks(problem, count)
-    common["warnings"] = hardware_remarks(problem, np.flatnonzero(count))
+    common["price_remarks"] = error_bars.price_remarks(problem, np.flatnonzero(count)) + owned_remarks(problem, count)
+    common["warnings"] = error_bars.hardware_remarks(problem, np.flatnonzero(count))
     return Plan(
         **common,
         cost_usd_per_hour=cost,
@@ -597,7 +589,12 @@ def fleet_of_plan(plan: Plan, base: Path | None = None) -> tuple[Instance, Fleet
         )
     instance = make_instance(problem_of_plan(plan, base))
     _check_routes(plan, instance)
-    return instance, Fleet(tuple(_pool(plan, instance, pool) for pool in plan.pools))
+    pools = []
+    for pool in plan.pools:
+        stages = (route.decode if Role(pool.role) is Role.DECODE else route.prefill for route in plan.routing)
+        share = np.array([float(stage.get(pool.id, 0.0)) for stage in stages])[instance.flows.source]
+        pools.append(pool_of_record(instance, pool, pool.id, max(pool.replicas - pool.spare_replicas, 1), share))
+    return instance, Fleet(tuple(pools))
 
 
 def planned_volume(plan: Plan) -> float:
@@ -614,14 +611,6 @@ def _check_routes(plan: Plan, instance: Instance) -> None:
         lengths = np.isclose([route.isl, route.osl], [flows.isl[number], flows.osl[number]], rtol=SAME_LENGTH)
         if route.slo_class != slos[int(flows.slo[number])].name or not lengths.all():
             raise InputError(f"routing.{number}: its class and lengths are not those of row {number} of the inputs")
-
-
-def _pool(plan: Plan, instance: Instance, pool: Pool) -> FleetPool:
-    routes = (route.decode if Role(pool.role) is Role.DECODE else route.prefill for route in plan.routing)
-    share = np.array([float(route.get(pool.id, 0.0)) for route in routes])
-    return pool_of_record(
-        instance, pool, pool.id, max(pool.replicas - pool.spare_replicas, 1), share[instance.flows.source]
-    )
 
 
 def routes_of(
