@@ -188,6 +188,17 @@ def round_ticks(low: float, high: float) -> list[float]:
     return ticks if len(ticks) > 1 else [low, high]
 
 
+def round_ratios(low: float, high: float) -> list[float]:
+    """Return 1, 2 and 5 times the powers of ten from `low` to `high`, for an axis by logarithms.
+
+    >>> round_ratios(0.3, 4.0)
+    [0.5, 1.0, 2.0]
+    """
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [float(f"{factor}e{power}") for power in powers for factor in (1, 2, 5)]
+    return [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+
+
 def decade_range(values: list[float]) -> tuple[float, float]:
     """Return the powers of ten that enclose positive values.
 
@@ -367,11 +378,11 @@ def _panel_marks(panel: Panel, top: float) -> list[Mark]:
 
 
 def _point_names(all_series: Sequence[Series], frame: Plot) -> list[Mark]:
-    """The names of points, each beside its own and away from the others."""
+    """The names of points, each beside its own and away from the others; those of lines where room is left."""
     places = [frame.at(point) for series in all_series if series.symbol for point in series.points]
     lines = [tuple(map(frame.at, series.points)) for series in all_series if series.line == "drop"]
     labels: list[Text] = []
-    for series in all_series:
+    for series in sorted(all_series, key=lambda series: not series.symbol):
         for point, name in zip(series.points, series.names, strict=False):
             if not name:
                 continue

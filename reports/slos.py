@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import cycle
 from typing import Any, Final
 
 from costmodel.metric import METRICS, Metric
@@ -16,7 +15,7 @@ from .document import Column, Table, table_of, without_empty
 from .text import MISSING, clean, duration, percent, percent_beside, significant
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-TONES: Final = dict(zip(METRICS, cycle(("prefill", "decode", "colocated", "other", "good")), strict=False))
+TONES: Final = dict(zip(METRICS, ("prefill", "decode", "colocated", "other", "olive", "pink"), strict=False))
 """Colors of the metrics."""
 OPTIONAL: Final = {"p50", "p99"}
 """Quantiles that a narrow table leaves out."""

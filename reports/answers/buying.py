@@ -32,6 +32,7 @@ from reports.text import (
     rate,
     signed_percent,
     significant,
+    whole_dollars,
 )
 from search_spaces.buying_terms import Contract, Tier
 
@@ -212,8 +213,8 @@ def signing_table(purchase: BuyingPlan) -> Table:
             f"{item.count} × {contract_name(purchase, item.contract)}",
             f"month {item.first + 1}",
             f"month {months if item.contract.term is None else item.first + item.contract.term}",
-            money(item.count * item.contract.once),
-            money(item.count * item.contract.monthly),
+            whole_dollars(item.count * item.contract.once),
+            whole_dollars(item.count * item.contract.monthly),
         )
         for item in (*purchase.now, *purchase.expected.later)
     ]
@@ -247,11 +248,11 @@ def months_table(purchase: BuyingPlan) -> Table:
     tiers, cost, rows = [list(Tier)[number] for number in columns], cost[:, columns], []
     for record, usd in zip(_months(purchase), cost.tolist(), strict=True):
         gpus = " + ".join(f"{need} {name}" for name, need in record["peak_gpus"].items() if need)
-        costs = map(money, (sum(usd), *usd))
+        costs = map(whole_dollars, (sum(usd), *usd))
         rates = (significant(record[key]) for key in ("peak_rps", "sized_for_rps"))
         rows.append((str(record["month"]), *rates, gpus, *costs))
     sums = cost.sum(axis=0).tolist()
-    rows.append(("all", MISSING, MISSING, MISSING, *map(money, (sum(sums), *sums))))
+    rows.append(("all", MISSING, MISSING, MISSING, *map(whole_dollars, (sum(sums), *sums))))
     peak = Column("GPUs at the peak", shrink=True, lines=2)
     sized = Column("sized for req/s", "right", optional=True)
     return table_of(("month", "#peak req/s", sized, peak, "#cost", *(f"#{tier.value}" for tier in tiers)), rows)

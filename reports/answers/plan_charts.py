@@ -45,7 +45,7 @@ from reports.text import (
     si,
     significant,
 )
-from reports.verdict import growth_sentence
+from reports.verdict import goodput_sentence
 
 MOST_CLASSES: Final = 3
 """Classes whose distributions and buckets are drawn."""
@@ -81,12 +81,13 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
     goal, name, formula = item.attainment_goal, clean(item.name, 30), case.by_formula
     metrics = [(Metric.TTFT, item.ttft_limit_s, case.ttft_cdf_s, formula.ttft_s)]
     metrics += [(Metric.TPOT, item.tpot_limit_s, case.tpot_cdf_s, formula.tpot_s)] if has_tpot(item) else []
-    panels, rows = [], []
+    panels, rows, drawn = [], [], set[Metric]()
     for key, limit, times, quantiles in metrics:
         metric, tone = METRICS[key].label, TONES[key]
         points = [point for point in zip(times, simulation.cdf_shares, strict=False) if is_number(point[0])]
         if not points or not is_number(limit):
             continue
+        drawn.add(key)
         rows += [(metric, percent(share), duration(seconds), duration(limit)) for seconds, share in points]
         hollow = [(getattr(quantiles, label), share) for label, share in QUANTILES.items()]
         tips = [f"by formula: {percent(share)} within {duration(seconds)}" for seconds, share in hollow]
@@ -109,8 +110,9 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
         return None
     label = goal_label(goal)
     tails = [
-        f"{METRICS[metric].label} {label} {duration(getattr(times, label))}{f' of {duration(limit)}' if limit else ''}"
+        f"{METRICS[metric].label} {label} {duration(getattr(times, label))} of {duration(limit)}"
         for metric, times, limit, _ in latencies(item)
+        if metric in drawn
     ]
     return Chart(
         title=f"{name}: {', '.join(tails)}",
@@ -145,7 +147,7 @@ def load_chart(plan: Plan) -> Chart | None:
         return None
     requests = count(plan.simulation.curve_requests)
     runs = f"one run of {requests} requests at each rate above the planned one, shorter ones below it"
-    return rates_chart(plan, points, plan.simulation.goodput_rps, growth_sentence(plan).removesuffix("."), runs)
+    return rates_chart(plan, points, plan.simulation.goodput_rps, goodput_sentence(plan).removesuffix("."), runs)
 
 
 def curve_chart(plan: Plan, curve: Curve, title: str) -> Chart:
@@ -182,7 +184,7 @@ def rates_chart(plan: Plan, points: Sequence[ChartedRate], goodput: float | None
     rows = [(rate(at), *map(percent, tails.values()), word) for (at, _, word), tails in zip(points, used, strict=True)]
     return Chart(
         title=title,
-        caption=f"Latency at {label} over its limit{worst}; {runs}.",
+        caption=f"Latency at {label} as a share of its limit{worst}; {runs}.",
         drawing=charts.draw_panels([panel]),
         table=table_of(("#rate", *(f"#{name} of limit" for name in names.values()), "meets the SLO"), rows),
         legend=tuple((TONES[metric], name) for metric, name in names.items()),
@@ -250,10 +252,10 @@ def bin_edges(lengths: Iterable[float]) -> Edges:
 def roofline_chart(plan: Plan) -> Chart:
     """Draw the roof of each GPU and every pool's typical step below it; its data is how each pool runs."""
     pools, total = dearest_first(plan.pools), plan.cost_usd_per_hour
-    rows, ridges = [], {}
+    rows, roofs = [], set[tuple[float, str]]()
     for pool in pools:
         at = pool.operating_point
-        ridges[clean(pool.accelerator, 24)] = significant(at.ridge_point)
+        roofs.add((at.ridge_point, clean(pool.accelerator, 24)))
         share = percent(pool.usd_per_hour / total) if total else MISSING
         use = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
         used = {name: value for name, value in at.utilization.items() if is_number(value)}
@@ -274,8 +276,9 @@ def roofline_chart(plan: Plan) -> Chart:
     roles = {pool.role for pool in pools}
     return Chart(
         title=capital(join_words(sentences)) or "No pool runs",
-        caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow. Ridges in "
-        f"FLOP/byte: {', '.join(map(' '.join, ridges.items()))}.",
+        caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow. "
+        f"{'Roofs from left to right, with their ridges' if len(roofs) > 1 else 'Ridge'} in FLOP/byte: "
+        f"{', '.join(f'{name} {significant(ridge)}' for ridge, name in sorted(roofs))}.",
         drawing=draw_roofline(plan.pools),
         table=table_of(headers, rows),
         legend=tuple((role, role) for role in ROLES if role in roles),

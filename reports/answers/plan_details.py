@@ -28,7 +28,7 @@ from optimizer.plans.records import (
 )
 from reports.deploy.deployment import NamelessWeightsError
 from reports.deploy.files import Deployable, deployable, planned_target
-from reports.document import Column, Detail, Section, Table, said, table_of
+from reports.document import Column, Detail, Section, Table, said, table_of, without_empty
 from reports.fleets import FLEET_WITH_LIMITS, ORIGINS, fleet_line, outcome_words, own_pools, tried_fleets
 from reports.question import (
     arrival_facts,
@@ -204,7 +204,7 @@ def front_section(plan: Plan) -> Section:
     gain = "no fleet that costs more and meets the SLO is faster"
     if faster is not None:
         more = faster.cost_usd_per_hour - own
-        latency = f"the slowest latency falls from {percent(own_tail)} to {percent(faster.tail)} of its limit"
+        latency = f"the latency nearest to its limit falls from {percent(own_tail)} to {percent(faster.tail)} of it"
         gain = f"for +{hourly(more)} ({percent(more / own)}) {latency}"
     fleets: list[SimulatedFleet] = [(own, "recommended", plan.pools, own_latencies, _own_outcome(simulation))]
     for fleet in dearer_fleets:
@@ -293,13 +293,14 @@ def step_errors_table(plan: Plan) -> Table:
     rows = [
         (
             clean(row.accelerator, 30),
-            "yes" if row.accelerator in bought else "no",
+            "yes" if row.accelerator in bought else "no" if bought else MISSING,
             *(spread(between, lambda factor: f"×{factor:.2f}") for between in (row.prefill, row.decode)),
             "measured" if row.measured else "a relative's",
         )
         for row in sorted(plan.step_errors, key=lambda row: (row.accelerator not in bought, row.accelerator))
     ]
-    return table_of(("accelerator", "in the fleet", "#prompts off by", "#decode steps off by", "kernels"), rows)
+    headers = ("accelerator", "in the fleet", "#prompts off by", "#decode steps off by", "kernels")
+    return without_empty(table_of(headers, rows))
 
 
 STEP_ERRORS: Final = "Off by: 90 % of measured step times are within these multiples of the predicted ones."
@@ -445,7 +446,10 @@ def sensitivity_section(plan: Plan) -> Section:
         "Sensitivity",
         (base_sentence(plan, sensitivity), *(f"{text}." for text in said(*sentences))),
         levers_table(sensitivity.levers, sensitivity.usd_per_hour),
-        sections=(*((_prices_section(sensitivity),) if sensitivity.break_even else ()), *((where,) if changes else ())),
+        sections=(
+            *((_prices_section(plan, sensitivity),) if sensitivity.break_even else ()),
+            *((where,) if changes else ()),
+        ),
     )
 
 
@@ -463,7 +467,7 @@ def levers_table(levers: Sequence[LeverSensitivity], base: float | None) -> Tabl
     return table_of(columns, rows)
 
 
-def _prices_section(sensitivity: Sensitivity) -> Section:
+def _prices_section(plan: Plan, sensitivity: Sensitivity) -> Section:
     """Which fleet is the cheapest at each price of a GPU."""
     rows = [
         (
@@ -478,8 +482,9 @@ def _prices_section(sensitivity: Sensitivity) -> Section:
         for row in sensitivity.break_even
         for piece in row.pieces
     ]
-    headers = ("GPU", "#$/h GPU from", "#to", "cheapest fleet", "#$/h fleet from", "#to", "now")
-    return Section("Cheapest fleet by price of a GPU", table=table_of(headers, rows), detail=Detail.PAGE)
+    headers = ("GPU", "#price from", "#to", "cheapest fleet", "#costs from", "#to", "now")
+    notes = ("Fleets that simulation did not confirm are left out.",) * (plan.simulation is not None)
+    return Section("Cheapest fleet by price of a GPU", table=table_of(headers, rows), notes=notes, detail=Detail.PAGE)
 
 
 # --- what runs it -----------------------------------------------------------------------------------------------------
