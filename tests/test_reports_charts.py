@@ -103,6 +103,11 @@ def test_every_simulated_fleet_stands_with_its_outcome(plan: Plan) -> None:
 # --- a day -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_class_that_is_undecided_has_no_check_mark_among_the_tiles() -> None:
+    (tiles,) = (section.tiles for section in plan_document(simulated(load("hostile"))).sections if section.tiles)
+    assert tiles[2][0] == "undecided: 99.1 %"
+
+
 @pytest.mark.parametrize("name", ["disaggregated", "hundred-pools"])
 def test_hand_overs_stand_in_the_order_of_the_pools_beside_them(name: str) -> None:
     diagram = fleet_diagram(load(name))

@@ -168,7 +168,7 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
 
 def _tiles(plan: Plan) -> Facts:
     """The figures that a reader looks for first."""
-    worst, mark = slos.tightest_first(plan)[0], "✗" if slos.missed_classes(plan) else "✓"
+    worst = slos.tightest_first(plan)[0]
     of = "of requests" if len(plan.classes) == 1 else f"of {clean(worst.name, 30)}, the tightest class,"
     is_too_small = plan.status is Status.STATED and slos.missed_classes(plan)
     per_token = None if is_too_small else plan.usd_per_million_output_tokens
@@ -176,7 +176,7 @@ def _tiles(plan: Plan) -> Facts:
     return (
         (hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
         (money(per_token), "; ".join(said(rate_words, verdict.day_price_words(plan)))),
-        (f"{mark} {percent(worst.attainment)}", f"{of} meet the SLO; {percent(worst.attainment_goal)} is asked"),
+        (slos.met_words(worst, plan), f"{of} meet the SLO; {percent(worst.attainment_goal)} is asked"),
         (rate(plan.goodput_rps), f"goodput; the demand is {rate(plan.demand_rps)}"),
     )
 
