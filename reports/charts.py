@@ -395,7 +395,7 @@ def _point_names(all_series: Sequence[Series], frame: Plot) -> list[Mark]:
             own = frame.at(point)
             boxes = [label.box for label in labels]
             boxes += [Box(x - 1.0, min(y, top), x + 1.0, max(y, top)) for (x, y), (_, top) in lines]
-            boxes += [Box(x - 1.0, y - 1.0, x + 1.0, y + 1.0) for x, y in slopes]
+            boxes += [Box(x - 3.0, y - 3.0, x + 3.0, y + 3.0) for x, y in slopes]
             for x, y in places:
                 room = POINT if (x, y) == own else BESIDE_POINT
                 boxes.append(Box(x - room, y - POINT, x + room, y + POINT))

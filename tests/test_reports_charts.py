@@ -1,6 +1,7 @@
 """What charts show are the plan's numbers, with the finding as the title; what is drawn stays inside and apart."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from costmodel.metric import Metric
 from optimizer.plans.plan import Plan
 from reports.answers.plan import plan_document
-from reports.answers.plan_charts import load_chart, loads, met_by_length
+from reports.answers.plan_charts import load_chart, loads, met_by_length, slo_charts
 from reports.answers.plan_details import simulated_fleets_section, workload_section
 from reports.charts import Path as Line
 from reports.charts import Rect, Text
@@ -101,6 +102,17 @@ def test_every_simulated_fleet_stands_with_its_outcome(plan: Plan) -> None:
 
 
 # --- a day -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_axis_of_a_latency_beyond_its_limit_shows_the_percentile_of_the_goal() -> None:
+    plan = simulated(load("colocated"))
+    (item,), (case,) = plan.classes, plan.simulation.classes
+    late = plan.simulation.model_copy(
+        update={"classes": [replace(case, tpot_cdf_s=[2.0 * item.tpot_limit_s] * len(case.tpot_cdf_s))]}
+    )
+    chart = slo_charts(plan.model_copy(update={"simulation": late}))[0]
+    curves = [mark for mark in chart.drawing.marks if isinstance(mark, Line) and mark.tone == "curve decode"]
+    assert len(curves) == 1
 
 
 def test_a_class_that_is_undecided_has_no_check_mark_among_the_tiles() -> None:

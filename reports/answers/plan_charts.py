@@ -56,6 +56,8 @@ OF_LIMIT: Final = charts.Axis("share of limit", 0.0, 1.5, [(share, percent(share
 AT_LIMIT: Final = ((1.0, "limit", "the limits"),)
 BEYOND: Final = 4 / 3
 """End of an axis of latencies as a multiple of the limit, so that what passes it is seen to."""
+MOST_BEYOND: Final = 3.0
+"""The same where the percentile of the goal is beyond the limit: so far the axis follows it."""
 
 
 def slo_charts(plan: Plan) -> tuple[Chart, ...]:
@@ -90,12 +92,12 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
         drawn.add(key)
         rows += [(metric, percent(share), duration(seconds), duration(limit)) for seconds, share in points]
         hollow = [(getattr(quantiles, label), share) for label, share in QUANTILES.items()]
+        reached = next((seconds for seconds, share in points if share >= goal), points[-1][0])
+        end = min(max(BEYOND * limit, 1.1 * reached), MOST_BEYOND * limit)
         tips = [f"by formula: {percent(share)} within {duration(seconds)}" for seconds, share in hollow]
         panels.append(
             charts.Panel(
-                charts.Axis(
-                    "", 0.0, limit * BEYOND, [(step, duration(step)) for step in charts.round_steps(limit * BEYOND, 4)]
-                ),
+                charts.Axis("", 0.0, end, [(step, duration(step)) for step in charts.round_steps(end, 4)]),
                 charts.Axis("", 0.0, 1.0, [(share, percent(share)) for share in (0.0, 0.5, 1.0)]),
                 (
                     charts.Series(points, line=f"curve {tone}"),

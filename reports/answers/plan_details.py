@@ -304,7 +304,10 @@ def step_errors_table(plan: Plan) -> Table:
 
 
 STEP_ERRORS: Final = "Off by: 90 % of measured step times are within these multiples of the predicted ones."
-MEDIANS: Final = "Medians over models that the fit never saw, relative to the measured value."
+MEDIANS: Final = (
+    "Medians over models that the fit never saw, relative to the measured value. With a bias above zero, predictions "
+    "are too long."
+)
 
 
 def accuracy_table(plan: Plan) -> Table:
@@ -314,7 +317,7 @@ def accuracy_table(plan: Plan) -> Table:
     """
     modes = {"colocated" if pool.role == "colocated" else "disaggregated" for pool in plan.pools}
     used = {(pool.accelerator, mode) for pool in plan.pools for mode in modes}
-    headers = ("accelerator", "mode", "engine", "model", "#measured")
+    headers = ("accelerator", "mode", "engine", "model", "#measurements")
     errors = ("#TTFT off by", "#TTFT bias", "#TPOT off by", "#TPOT bias")
     rows = [
         (
@@ -322,7 +325,7 @@ def accuracy_table(plan: Plan) -> Table:
             row.mode,
             clean(row.engine, 20) or "any",
             clean(row.model) or "any",
-            count(row.rows) if row.rows else "no measurement",
+            count(row.rows) if row.rows else "none",
             percent(row.ttft_median_abs),
             signed_percent(row.ttft_bias),
             percent(row.tpot_median_abs),
