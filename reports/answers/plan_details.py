@@ -14,7 +14,7 @@ from typing import Final
 
 from costmodel.metric import METRICS
 from costmodel.words import join_words, plural
-from optimizer.plans.plan import Plan, Pool
+from optimizer.plans.plan import Plan, Pool, Status
 from optimizer.plans.records import (
     BreakEven,
     ClassLatencies,
@@ -540,11 +540,15 @@ def backend_sentence(runs: Deployable | None) -> str:
 
 
 def deploy_command(plan: Plan, runs: Deployable | None) -> str:
-    """The command that writes the files that deploy a plan; empty where no target runs it."""
-    target = planned_target(plan) if runs is None else runs.target
-    if target is None:
+    """The command that writes the files that deploy a plan; empty where no target runs it.
+
+    An evaluation writes no plan: its fleet is deployed from the file that was evaluated; empty where that is not known.
+    """
+    target, words = planned_target(plan) if runs is None else runs.target, command_words(plan)
+    is_evaluated = plan.status is Status.STATED
+    if target is None or (is_evaluated and (len(words) < 3 or words[2].startswith("-") or "--fleet" in words)):
         return ""
-    words = command_words(plan)
     folder = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in {"-o", "--output"}), "plan")
     target_flag = "" if target == planned_target(plan) else f" --target {target}"
-    return f"pdplan deploy {shlex.quote(posixpath.join(folder, 'plan.json'))}{target_flag} -o deploy"
+    source = words[2] if is_evaluated else posixpath.join(folder, "plan.json")
+    return f"pdplan deploy {shlex.quote(source)}{target_flag} -o deploy"
