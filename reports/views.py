@@ -312,14 +312,14 @@ def cell(text: str) -> Markup:
     >>> str(cell("max_num_seqs <")), str(cell("  goal")), str(cell("31/35/38 ms"))
     ('max_<wbr>num_<wbr>seqs &lt;', '\u2003goal', '31/<wbr>35/38\xa0ms')
     """
-    broken = re.sub(r"_|/(?=p?[\d.]+(?:\s\w+)?/)", r"\g<0><wbr>", str(escape(glue(text.lstrip()))))
-    return Markup("\N{EM SPACE}" * text.startswith("  ") + broken)  # noqa: S704 - escaped above
+    breakable = re.sub(r"_|/(?=p?[\d.]+(?:\s\w+)?/)", r"\g<0><wbr>", str(escape(glue(text.lstrip()))))
+    return Markup("\N{EM SPACE}" * text.startswith("  ") + breakable)  # noqa: S704 - escaped above
 
 
 def _unbroken(text: str) -> Markup:
     """Keep numbers with their units, names such as prefill-1, and options such as --verify, on one line."""
-    kept = str(escape(re.sub(r"(?<=\w)-(?=\d)", "\N{NON-BREAKING HYPHEN}", glue(text))))
-    return Markup(re.sub(r"--[a-z][a-z-]*", r'<span class="word">\g<0></span>', kept))  # noqa: S704 - escaped above
+    glued_text = str(escape(re.sub(r"(?<=\w)-(?=\d)", "\N{NON-BREAKING HYPHEN}", glue(text))))
+    return Markup(re.sub(r"--[a-z][a-z-]*", r'<span class="word">\g<0></span>', glued_text))  # noqa: S704 - escaped above
 
 
 def anchor(title: str) -> str:

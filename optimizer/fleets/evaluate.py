@@ -322,8 +322,8 @@ def pool_headroom(
     before = evaluate(instance, fleet, loads(1.0 if most >= 1.0 else 0.5 * most)) if most > 0.0 else None
     after = evaluate(instance, fleet, loads(max(most, ALIKE) * (1.0 + TOLERANCE / 2.0)))
     slos = instance.problem.slos
-    missed = [slo for slo, share in zip(slos, after.attainment, strict=True) if share < slo.attainment] or slos
-    metrics = frozenset(metric for slo in missed for metric in slo.limits)
+    missed_slos = [slo for slo, share in zip(slos, after.attainment, strict=True) if share < slo.attainment] or slos
+    metrics = frozenset(metric for slo in missed_slos for metric in slo.limits)
     return PoolHeadroom(most, _first_to_give(instance, fleet, index, before, after), metrics)
 
 

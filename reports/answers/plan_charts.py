@@ -83,17 +83,17 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
     goal, name, formula = item.attainment_goal, clean(item.name, 30), case.by_formula
     metrics = [(Metric.TTFT, item.ttft_limit_s, case.ttft_cdf_s, formula.ttft_s)]
     metrics += [(Metric.TPOT, item.tpot_limit_s, case.tpot_cdf_s, formula.tpot_s)] if has_tpot(item) else []
-    panels, rows, drawn = [], [], set[Metric]()
+    panels, rows, charted_metrics = [], [], set[Metric]()
     for key, limit, times, quantiles in metrics:
         metric, tone = METRICS[key].label, TONES[key]
         points = [point for point in zip(times, simulation.cdf_shares, strict=False) if is_number(point[0])]
         if not points or not is_number(limit):
             continue
-        drawn.add(key)
+        charted_metrics.add(key)
         rows += [(metric, percent(share), duration(seconds), duration(limit)) for seconds, share in points]
         hollow = [(getattr(quantiles, label), share) for label, share in QUANTILES.items()]
-        reached = next((seconds for seconds, share in points if share >= goal), points[-1][0])
-        end = min(max(BEYOND * limit, 1.1 * reached), MOST_BEYOND * limit)
+        goal_time = next((seconds for seconds, share in points if share >= goal), points[-1][0])
+        end = min(max(BEYOND * limit, 1.1 * goal_time), MOST_BEYOND * limit)
         tips = [f"by formula: {percent(share)} within {duration(seconds)}" for seconds, share in hollow]
         panels.append(
             charts.Panel(
@@ -114,7 +114,7 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
     tails = [
         f"{METRICS[metric].label} {label} {duration(getattr(times, label))} of {duration(limit)}"
         for metric, times, limit, _ in latencies(item)
-        if metric in drawn
+        if metric in charted_metrics
     ]
     return Chart(
         title=f"{name}: {', '.join(tails)}",
