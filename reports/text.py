@@ -119,15 +119,6 @@ def money(value: float | None) -> str:
     return dollars(value) if is_number(value) else significant(value)
 
 
-def whole_dollars(value: float) -> str:
-    """Write dollars of a month, without cents, which would be unlike the thousands beside them; below $10 with them.
-
-    >>> whole_dollars(726.35), whole_dollars(1234.5), whole_dollars(0.5)
-    ('$726', '$1,234', '$0.50')
-    """
-    return f"${value:,.0f}" if value >= 10.0 else money(value)
-
-
 def hourly(value: float | None) -> str:
     """Write a price per hour.
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.units import KILO
-from costmodel.words import join_words, plural
+from costmodel.words import join_words, plural, whole_dollars
 from optimizer.fleets.error_bars import limits_by_use
 from optimizer.plans.records import engine_counts, pool_records
 from optimizer.procurement.buying import (
@@ -32,7 +32,6 @@ from reports.text import (
     rate,
     signed_percent,
     significant,
-    whole_dollars,
 )
 from search_spaces.buying_terms import Contract, Tier
 
