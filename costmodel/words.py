@@ -60,8 +60,9 @@ def whole_dollars(value: float) -> str:
     >>> whole_dollars(726.35), whole_dollars(1234.5), whole_dollars(0.5)
     ('$726', '$1,235', '$0.50')
     """
-    whole = Decimal(f"{value:.12g}").quantize(Decimal(1), ROUND_HALF_UP)
-    return f"${whole:,f}" if value >= 10.0 else dollars(value)
+    if not 10.0 <= value < 1000.0:  # above, `dollars` leaves cents out
+        return dollars(value)
+    return f"${Decimal(f'{value:.12g}').quantize(Decimal(1), ROUND_HALF_UP)}"
 
 
 def listed(usd_per_hour: float) -> str:
