@@ -134,7 +134,7 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
 
 def precision_sentence(plan: Plan) -> str:
     """Say what narrower weights or a narrower KV cache save; empty where that is not notable or not known."""
-    savings = []
+    savings, own = list[str](), plan.cost_usd_per_hour or math.nan
     for row in plan.precision:
         weights, cache = f"{clean(row.weight_dtype, 8)} weights", f"an {clean(row.kv_dtype, 8)} KV cache"
         dtype_words = f"{weights} with {cache}"
@@ -143,7 +143,9 @@ def precision_sentence(plan: Plan) -> str:
         elif all(pool.kv_dtype == row.kv_dtype for pool in plan.pools):
             dtype_words = weights
         saving = percent(1.0 - row.cost_usd_per_hour / row.base_usd_per_hour)
-        prices = f"from {hourly(row.base_usd_per_hour)} to {hourly(row.cost_usd_per_hour)}"
+        is_known = savings or math.isclose(row.base_usd_per_hour, own, rel_tol=OPTIMAL_GAP)
+        base = f"{hourly(row.base_usd_per_hour)}{'' if is_known else ', the cheapest fleet by formula,'}"
+        prices = f"from {base} to {hourly(row.cost_usd_per_hour)}"
         savings.append(f"{dtype_words} would save {saving} ({prices})")
     return f"By formula, {', '.join(savings)}; test the quality of the model's answers first." if savings else ""
 
@@ -454,7 +456,8 @@ def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
     bars = [bar for item in plan.classes if (bar := item.error_bars) is not None]
     is_endless = any(times.high is None for bar in bars for times in (bar.ttft_s, bar.tpot_s) if times is not None)
     return said(
-        "90 % interval: nine of ten past predictions were off by no more than this." if bars else "",
+        "90 % interval: the latency if all steps are as fast, or as slow, as the ends of the range that covers nine of "
+        "ten measured step times." * bool(bars),
         "To overload: GPUs as slow as our slowest predictions cannot keep up, so the queue grows." * is_endless,
     )
 

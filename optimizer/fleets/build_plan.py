@@ -88,7 +88,7 @@ NO_FLEET: dict[str, Any] = {
 
 
 def shortage(resource: Resource, metrics: Container[Metric]) -> str:
-    """What happens in a pool that runs out of a resource; metrics: those that an SLO class limits.
+    """What happens in a pool that runs out of a resource; metrics: those that the classes limit which miss.
 
     >>> shortage(Resource.TIME, [Metric.E2E])
     'prompts wait too long for the e2e limit'
@@ -457,16 +457,15 @@ def more_load(load: float) -> str:
     return percentage(load - 1.0, 1 if load < 1.01 else 0)
 
 
-def pool_binding(
-    pool: FleetPool, headroom: PoolHeadroom, metrics: Container[Metric], prompt_time: float = 0.0
-) -> Binding:
+def pool_binding(pool: FleetPool, headroom: PoolHeadroom, prompt_time: float = 0.0) -> Binding:
     """How close a pool is to the load at which an SLO breaks; prompt_time: share of the time with a prompt [1].
 
     Waiting prompts share steps, so prompts may fill nearly all of the time long before the pool is at its capacity.
     """
     share = 1.0 / headroom.load if headroom.load > 0.0 else float("inf")
     shared = f" (prompts that wait are batched, so its prompt time of {percentage(prompt_time, 1)} grows by less)"
-    why = f"{shortage(headroom.resource, metrics)}{shared if 1.0 < prompt_time * headroom.load < float('inf') else ''}"
+    why = shortage(headroom.resource, headroom.metrics)
+    why += shared if 1.0 < prompt_time * headroom.load < float("inf") else ""
     if headroom.load >= 1.0:
         room = f"can take {more_load(headroom.load)} more load by formula: beyond that,"
     elif headroom.load > 0.0:
@@ -516,7 +515,7 @@ def binding_limits(
 ) -> list[Binding]:
     """How close the pools and the SLO classes are to their limits."""
     pools = zip(fleet.pools, headrooms, evaluation.states, strict=True)
-    limits = [pool_binding(pool, headroom, instance.flows.limits, state.utilization) for pool, headroom, state in pools]
+    limits = [pool_binding(pool, headroom, state.utilization) for pool, headroom, state in pools]
     for slo, attainment in zip(instance.problem.slos, evaluation.attainment, strict=True):
         limits.append(attainment_binding(slo.name, 1.0 - float(attainment), 1.0 - slo.attainment))
     return limits
