@@ -351,7 +351,7 @@ def proof_sentence(plan: Plan) -> str:
     if plan.cost_usd_per_hour is not None and is_below(plan.floor_usd_per_hour, plan.cost_usd_per_hour):
         refuted = f"by formula no fleet below {floor} meets {question.slo_name(plan)}, but this one does in simulation"
         return f"No lower bound on the price is known: {refuted}."
-    any_shape = f"o fleet{_floor_dtypes(plan)} can cost less than {floor}{at_prices}."
+    any_shape = f"o fleet of {_searched(plan)} can cost less than {floor}{at_prices}."
     if gap is not None and gap <= OPTIMAL_GAP:
         return f"Cheapest fleet possible: n{any_shape}"
     sentences = [f"N{any_shape}"] if plan.floor_usd_per_hour is not None else []
@@ -382,14 +382,14 @@ def _cheaper_words(plan: Plan, cheaper: CheaperFleets, at_prices: str) -> str:
     return f". {fleets} {'costs' if cheaper.count == 1 else 'cost'} less{at_prices}: {' and '.join(reasons)}"
 
 
-def _floor_dtypes(plan: Plan) -> str:
-    """The precisions that the floor is for; empty where the search chose among several."""
+def _searched(plan: Plan) -> str:
+    """The engines that the floor is for, with their precisions unless the search chose among several."""
     if not plan.pools or any(len(question.inputs_of(plan, "search").get(key) or ()) > 1 for key in DTYPES):
-        return ""
+        return "the engines searched"
     pool = plan.pools[0]
     if pool.weight_dtype == pool.kv_dtype:
-        return f" in {pool.weight_dtype}"
-    return f" with {pool.weight_dtype} weights and {pool.kv_dtype} KV"
+        return f"the {pool.weight_dtype} engines searched"
+    return f"the engines searched, with {pool.weight_dtype} weights and {pool.kv_dtype} KV,"
 
 
 def _goodput_proof(plan: Plan) -> str:

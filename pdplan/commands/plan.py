@@ -330,8 +330,6 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
 
 # --- what a loss does, and a day --------------------------------------------------------------------------------------
 
-LEAST_REQUESTS = 5_000
-"""Of a run, at the least: else as many as each of those had that proved the plan."""
 LOSSES = Bounds(1, 100)
 LEAST = Bounds(1, 100_000)
 
@@ -340,8 +338,8 @@ LEAST = Bounds(1, 100_000)
 @click.argument("file", metavar="PLAN", type=PATH)
 @click.option("--losses", type=Whole(LOSSES), default=1, help="Replicas or nodes lost at once.")
 @click.option("--requests", type=Whole(bounds.RUN_REQUESTS),
-              help="Fewest requests to simulate after each loss; default: those of each run that proved the plan, but "
-              "at least 5,000.")  # fmt: skip
+              help="Fewest requests to simulate after each loss; default: as many as simulate draws, or as each run "
+              "that proved the plan, if those were more.")  # fmt: skip
 @click.option("--seed", type=Whole(bounds.SEED), default=0, help="Seed of the requests.")
 @answer_options("Write a page.")
 def resilience(console: Console, /, *, file: Path, losses: int, requests: int | None, seed: int) -> int:
@@ -362,12 +360,13 @@ def resilience(console: Console, /, *, file: Path, losses: int, requests: int | 
     """
     from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
     from optimizer.procurement.operation import resilience as ask
+    from optimizer.verification.simulated_plan import DEFAULT_REQUESTS
     from reports.answers.operation import resilience_dict, resilience_document
 
     console.check_files({"PLAN": file})
     plan = read_fleet(file)
     proof = plan.simulation
-    least = LEAST_REQUESTS if proof is None else max(LEAST_REQUESTS, proof.requests // proof.replications)
+    least = max(DEFAULT_REQUESTS, 0 if proof is None else proof.requests // proof.replications)
     instance, fleet = fleet_of_plan(plan, file.parent)
     with console.milestones() as progress:
         answer = ask(
