@@ -5,7 +5,7 @@ on one colocated engine (P = D = 1), or at P prefill workers that hand them to D
 a prompt keeps its worker busy, s' the prompt alone until its first token, d(B) a decode step, which makes E tokens of
 a request (`costmodel.engine.Speculation`; 1 where none are drafted), O tokens a request, n = N / P:
 
-    TPOT = d(B / D) / E + s B / (O - 1)                  colocated steps carry B / (O - 1) prompts each; s = 0 if apart
+    TPOT = d(B / D) / E + s B (1 - 1 / N) / (O - 1)      with the prompts of others in colocated steps; s = 0 if apart
     TTFT = front + f w ((n - m) / 2 + k m) + (1 - f) (s' + W) + entry + line
     W    = wait of n requests that circulate, s at a time and away for the rest of R (`circulating_wait`, `dealt_wait`)
     B    = N (O - 1) TPOT / R,   R = TTFT' + (O - 1) TPOT   Little's law; TTFT' is TTFT without the line
@@ -230,9 +230,9 @@ def closed_loop(times: EngineTimes, policy: ServingPolicy, load: ClosedLoad, poo
     in_step = np.minimum(prompt.room, at_worker)
     wave = np.maximum(((at_worker - in_step) / 2.0 + in_step * prompt.stages) * prompt.wave, prompt.alone)
     front = policy.fixed_ttft(pools.apart) + together * wave + (1.0 - together) * prompt.alone
-    felt = np.zeros_like(gaps) if pools.apart else prompt.shared / gaps
-    stays = together if prefills_first else np.zeros_like(gaps)  # a wave decodes as one, after half of its prompts
     other_share = 1.0 - 1.0 / residents
+    felt = np.zeros_like(gaps) if pools.apart else other_share * prompt.shared / gaps
+    stays = together if prefills_first else np.zeros_like(gaps)  # a wave decodes as one, after half of its prompts
     # of a prompt, what each step of the others carries
     carried = 0.0 if prefills_first else survival * other_share * prompt.alone
     running, queue, delay = residents, np.zeros_like(residents), np.zeros_like(residents)
