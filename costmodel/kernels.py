@@ -137,8 +137,6 @@ def required_bandwidth(size: Value, seconds: Value) -> Value:
 
 
 Figure = float | FloatArray
-KeyedAttention = SoftmaxAttention | LatentAttention | CompressedAttention
-"""Mixers whose queries attend keys."""
 
 ACTIVATION_BYTES = DTYPE_BYTES["bf16"]
 """Activations between kernels are kept in 16 bit."""
@@ -303,7 +301,7 @@ def _linear_work(engines: EngineArrays, attention: LinearAttention, requests: Fl
 
 
 def _multi_head_work(
-    engines: EngineArrays, attention: KeyedAttention, requests: FloatArray, new: FloatArray, past: FloatArray
+    engines: EngineArrays, attention: Attention, requests: FloatArray, new: FloatArray, past: FloatArray
 ) -> Work:
     """Every head with keys and values of its own, decompressed where latents are cached.
 
@@ -330,8 +328,8 @@ def _multi_head_work(
     traffic = _prompt_traffic(engines, attention, requests, new, past) + tokens * (
         _query_output_width(attention) * ACTIVATION_BYTES / engines.tensor
     )
-    width = attention.nope_dim + attention.rope_dim if isinstance(attention, LatentAttention) else attention.head_dim
-    queries = np.maximum(tokens * (attention.heads / engines.tensor), 1.0)
+    heads, width = _heads(attention)
+    queries = np.maximum(tokens * (heads / engines.tensor), 1.0)
     effective_flop = flop_with(new * rates.compute_half / 2.0) * (
         (1.0 + rates.fill_half / queries) * (1.0 + rates.depth_half / width)
     )
@@ -340,7 +338,7 @@ def _multi_head_work(
 
 
 def _absorbed_prefill_work(
-    engines: EngineArrays, attention: KeyedAttention, requests: FloatArray, new: FloatArray, past: FloatArray
+    engines: EngineArrays, attention: Attention, requests: FloatArray, new: FloatArray, past: FloatArray
 ) -> Work:
     """All heads over the latents that an indexer chose, as decodes do: each query has keys of its own.
 
@@ -368,7 +366,7 @@ def _absorbed_prefill_work(
 
 
 def _prompt_traffic(
-    engines: EngineArrays, attention: KeyedAttention, requests: FloatArray, new: FloatArray, past: FloatArray
+    engines: EngineArrays, attention: Attention, requests: FloatArray, new: FloatArray, past: FloatArray
 ) -> FloatArray:
     """Cached tokens that prompts attend, keys of an indexer and latents of a window, each moved once [byte]."""
     shards = np.minimum(engines.tensor, attention.kv_shards)
@@ -389,21 +387,37 @@ def head_share(engines: EngineArrays, attention: Attention, queries: Figure = 1.
     queries: tokens of a request in the step [token]. Kernels over cached latents take whole tiles of heads
     (`LATENT_TILE`), which several tokens fill together unless each has keys of its own.
     """
-    if isinstance(attention, SoftmaxAttention | LinearAttention):
+    if not attention.is_latent:
         return np.asarray(queries / engines.tensor)
-    heads = attention.heads
+    heads = _heads(attention)[0]
     if attention.selected is None:
         return np.asarray(np.maximum(queries * heads / engines.tensor, LATENT_TILE) / heads)
     return np.asarray(queries * np.maximum(heads / engines.tensor, LATENT_TILE) / heads)
 
 
-def _query_output_width(attention: KeyedAttention) -> float:
-    """Elements read and written per token besides the cache: queries and outputs, and what a latent decompresses to."""
+def _heads(attention: Attention) -> tuple[int, int]:
+    """Heads that run side by side, and the width of a query in each."""
+    if isinstance(attention, SoftmaxAttention):
+        return attention.heads, attention.head_dim
+    if isinstance(attention, LatentAttention):
+        return attention.heads, attention.nope_dim + attention.rope_dim
+    if isinstance(attention, CompressedAttention):
+        return attention.heads, attention.head_dim
+    return attention.value_heads, attention.key_dim
+
+
+def _query_output_width(attention: Attention) -> float:
+    """Elements read and written per token besides the cache: queries and outputs, and what a latent decompresses to.
+
+    For linear attention about twice the hidden width.
+    """
     if isinstance(attention, SoftmaxAttention):
         return float(attention.heads * (attention.head_dim + attention.value_dim))
     if isinstance(attention, LatentAttention):
         return 2.0 * attention.heads * (attention.nope_dim + attention.rope_dim + attention.value_dim)
-    return 2.0 * attention.heads * attention.head_dim
+    if isinstance(attention, CompressedAttention):
+        return 2.0 * attention.heads * attention.head_dim
+    return 2.0 * attention.hidden
 
 
 def decode_attention_work(
