@@ -30,7 +30,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.folders import data_folder  # noqa: E402
-from costmodel.engine import SCHEDULERS  # noqa: E402
 from costmodel.engine_arrays import engine_arrays, first_token_factor  # noqa: E402
 from costmodel.queues.steady_state import MANY_WAVES, ClosedLoad, WorkerPools, closed_loop, engine_times, look_wait  # noqa: E402
 from costmodel.simulator.fleet import UNLIMITED, Limits, SimulatedPool  # noqa: E402
@@ -39,7 +38,7 @@ from costmodel.simulator.steps import cost_steps  # noqa: E402
 from costmodel.step import StepLoad, step_time  # noqa: E402
 from costmodel.workload import make_trace  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
-from search_spaces.engines import load_serving_policy  # noqa: E402
+from search_spaces.engines import SUPPORT, load_serving_policy  # noqa: E402
 from search_spaces.enumeration import block_tokens  # noqa: E402
 from search_spaces.measured_engines import MeasuredDeployment, Predicted, batches_of, deployments_of, predict_serving  # noqa: E402
 from search_spaces.measurements import SCRIPTS, read_measurements, read_scripts, with_settings  # noqa: E402
@@ -73,7 +72,7 @@ def engine_pool(deployment: MeasuredDeployment, users: int, longest: int) -> Sim
     return SimulatedPool(
         role=config.role,
         steps=cost_steps(deployment.model, config, policy.overhead),
-        policy=SCHEDULERS[deployment.engine],
+        policy=SUPPORT[deployment.engine].scheduler,
         limits=Limits(
             max_num_seqs=seqs,
             max_num_batched_tokens=budget,

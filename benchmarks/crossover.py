@@ -34,8 +34,7 @@ from costmodel.engine import Parallelism, Role  # noqa: E402
 from costmodel.metric import limits_of  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
 from optimizer.fleets.evaluate import evaluate  # noqa: E402
-from optimizer.fleets.fleet import Fleet, FleetPool  # noqa: E402
-from optimizer.loads.bisection import largest_load  # noqa: E402
+from optimizer.fleets.fleet import Fleet, FleetPool, largest_load  # noqa: E402
 from optimizer.loads.instance import Instance, make_instance  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402
 from search_spaces.measurements import MeasuredRun, Workers, read_measurements  # noqa: E402

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.problems import MEMORY, PROBLEMS, Posed, by_formula  # noqa: E402 -- the repository is found first
-from optimizer.fleets.purchase import fleet_cost  # noqa: E402
+from optimizer.fleets.fleet import fleet_cost  # noqa: E402
 from optimizer.verification.bench import Bench, Slice, fullest, make_bench  # noqa: E402
 from optimizer.verification.judge import Judgement, judge_runs  # noqa: E402
 from optimizer.verification.simulated_plan import fleet_use  # noqa: E402

@@ -39,8 +39,7 @@ from costmodel.engine import Role  # noqa: E402
 from costmodel.errors import InputError  # noqa: E402
 from optimizer.fleets.build_plan import engine_pools  # noqa: E402
 from optimizer.fleets.evaluate import evaluate  # noqa: E402
-from optimizer.fleets.fleet import Fleet, FleetPool, with_replicas  # noqa: E402
-from optimizer.fleets.purchase import allowed, fleet_cost, prefill_seqs  # noqa: E402
+from optimizer.fleets.fleet import Fleet, FleetPool, allowed, fleet_cost, prefill_seqs, with_replicas  # noqa: E402
 from optimizer.loads.effort import Level  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.recommend.optimize import optimize  # noqa: E402

@@ -178,7 +178,7 @@ def many_buckets() -> None:
 
 def examples() -> None:
     """Cost of the cheapest fleet of one pool or two of the examples, and the floor of all fleets."""
-    from optimizer.fleets.purchase import fleet_cost
+    from optimizer.fleets.fleet import fleet_cost
     from optimizer.loads.instance import as_planned
     from optimizer.search.bound import least_cost
     from optimizer.search.search import evaluated, unmixed

@@ -21,9 +21,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.problems import PROBLEMS, Posed, by_formula, instance_of  # noqa: E402 -- the repository is found first
 from optimizer.fleets.evaluate import utilization  # noqa: E402
-from optimizer.fleets.fleet import Fleet  # noqa: E402
+from optimizer.fleets.fleet import Fleet, fleet_cost, pool_config  # noqa: E402
 from optimizer.fleets.pool import pool_state  # noqa: E402
-from optimizer.fleets.purchase import fleet_cost, pool_config  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.plans.records import ClassJudgement  # noqa: E402
 from optimizer.verification.bench import Bench, confirmed, make_bench  # noqa: E402

@@ -33,6 +33,7 @@ from costmodel.memory import kv_bytes_peak_per_gpu, kv_bytes_per_token_per_gpu, 
 from costmodel.transformer import Transformer  # noqa: E402
 from costmodel.units import GIB  # noqa: E402
 from search_spaces.catalog import AcceleratorCatalog, load_catalog  # noqa: E402
+from search_spaces.engines import load_engine_memory  # noqa: E402
 from search_spaces.enumeration import memory_refused  # noqa: E402
 from search_spaces.measured_engines import in_dtype, measured_engine, measured_model  # noqa: E402
 from search_spaces.measurements import DTYPE_WORDS  # noqa: E402
@@ -134,11 +135,11 @@ def _row(words: dict[str, str], catalog: AcceleratorCatalog) -> Capacity:
         dtype,
         kv_dtype=words["kv_dtype"],
         memory_fraction=float(words["gpu_memory_utilization"]),
-        engine=engine,
     )
     config = replace(
         config,
         accelerator=accelerator,
+        memory=load_engine_memory(engine),
         max_num_seqs=int(stated[1]) if stated else seqs,
         max_num_batched_tokens=tokens,
         max_model_len=longest,

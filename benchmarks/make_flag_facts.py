@@ -1,51 +1,34 @@
-"""Condense the flag dumps of the serving engines into the facts that pdplan ships.
+"""Condense the flag dumps of the serving engines into the facts that tests compare the files of deployments with.
 
     python benchmarks/make_flag_facts.py DATA [--check]
 
 reads DATA/deploy/{vllm_flags,vllm_kv_transfer,sglang_flags_0.5.23,dynamo_flags_1.6.1}.json, which were dumped from
-the engines' own argument parsers, and writes reports/deploy/data/flags.json: names, types and choices by version, no
-help texts and no defaults. With --check nothing is written; exit code 1 says that the shipped file is out of date.
+the engines' own argument parsers, and writes tests/engine_flags.json: names, types and choices by version of the flags
+that deployments may state, no help texts and no defaults. With --check nothing is written; exit code 1 says that the
+file is out of date.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-OUTPUT = Path(__file__).resolve().parent.parent / "reports" / "deploy" / "data" / "flags.json"
+ROOT = Path(__file__).resolve().parent.parent
+DEPLOY, OUTPUT = ROOT / "reports" / "deploy", ROOT / "tests" / "engine_flags.json"
+SOURCES = (DEPLOY / "data" / "targets.yaml", *sorted(DEPLOY.glob("*.py")))
+STATED = {name for path in SOURCES for name in re.findall(r"--[a-z0-9-]+", path.read_text("utf-8"))}
+"""Flags that deployments may state."""
 SWITCHES = {"_StoreTrueAction", "bool"}
 SGLANG_0_5_21 = {"--enable-dp-attention": "switch"}
 """What the parser of SGLang 0.5.21 has beside the flags of the dump, of those that are written."""
-SGLANG_LATER = frozenset(
-    (
-        "--attn-dp-size",
-        "--disaggregation-decode-allocation-policy",
-        "--dsa-triton-union",
-        "--enable-amd-monokernel",
-        "--enable-dsa-fused-indexer",
-        "--enable-http-worker-reuseport",
-        "--enable-kv-cache-sharding",
-        "--enable-megamoe-for-layernorm-sp",
-        "--enable-nvidia-megakernel",
-        "--enable-paged-experts",
-        "--enable-return-aux-hidden-states",
-        "--enable-watermark",
-        "--paged-experts-num-resident",
-        "--prefill-decode-interval-min-bs",
-        "--qsa-indexer-dtype",
-        "--return-aux-hidden-state-layer-ids",
-        "--speculative-enable-w4a4-mxfp4-megamoe",
-        "--speculative-use-block-verification",
-        "--unified-cache-external-linker-config",
-        "--watermark-config",
-    )
-)
-"""Flags of the dump that it does not have yet, as its `add_cli_args` says."""
+SGLANG_LATER = frozenset(("--attn-dp-size",))
+"""Flags of the dump that it does not have yet, of those that are written, as its `add_cli_args` says."""
 
 
 def vllm_facts(folder: Path) -> dict[str, Any]:
@@ -53,7 +36,8 @@ def vllm_facts(folder: Path) -> dict[str, Any]:
     transfer = json.loads((folder / "vllm_kv_transfer.json").read_text("utf-8"))
     versions = dump["versions"]
     flags: dict[str, Any] = {version: {} for version in versions}
-    for name, entry in dump["flags"].items():
+    for name in STATED & dump["flags"].keys():
+        entry = dump["flags"][name]
         for version in entry["versions"]:
             said = {**entry, **entry.get("differs", {}).get(version, {})}
             kind = "switch" if said["kind"] in SWITCHES else _kind(said["type"])
@@ -66,7 +50,7 @@ def sglang_facts(folder: Path) -> dict[str, Any]:
     dump = json.loads((folder / "sglang_flags_0.5.23.json").read_text("utf-8"))
     flags = {}
     for name, entry in dump["flags"].items():
-        if entry.get("no_cli") != "True":
+        if name in STATED and entry.get("no_cli") != "True":
             kind = "switch" if entry["type"] in {"bool", "Optional[bool]"} else _kind(entry["type"])
             flags[name] = _fact(kind, _choices(entry.get("choices")) or _literals(entry["type"]))
     older = {name: fact for name, fact in flags.items() if name not in SGLANG_LATER} | SGLANG_0_5_21
@@ -80,7 +64,7 @@ def dynamo_facts(folder: Path) -> dict[str, Any]:
         programs[program] = {}
         for entry in entries:
             name = entry["flag"].split()[-1]
-            if name.startswith("--"):
+            if name in STATED:
                 kind = "switch" if entry.get("neg") or "action" in entry else _kind(entry.get("type"))
                 programs[program][name] = _fact(kind, _choices(entry.get("choices")))
     source = f"{dump['package']} {dump['version']}: {dump['note']}"
@@ -141,7 +125,7 @@ def _text(facts: dict[str, Any]) -> str:
 
 @click.command()
 @click.argument("data", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--check", is_flag=True, help="Only compare with the shipped file.")
+@click.option("--check", is_flag=True, help="Only compare with the file.")
 def main(data: Path, check: bool) -> None:
     folder = data / "deploy"
     text = _text({"vllm": vllm_facts(folder), "sglang": sglang_facts(folder), "dynamo": dynamo_facts(folder)})

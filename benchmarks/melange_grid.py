@@ -38,7 +38,7 @@ from costmodel.metric import limits_of  # noqa: E402
 from costmodel.simulator.run import simulate  # noqa: E402
 from costmodel.simulator.steps import cost_steps  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
-from optimizer.fleets.purchase import fleet_cost  # noqa: E402
+from optimizer.fleets.fleet import fleet_cost  # noqa: E402
 from optimizer.loads.instance import make_instance  # noqa: E402
 from optimizer.search.search import evaluated, unmixed  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402

@@ -35,15 +35,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.fresh_requests import print_table  # noqa: E402 -- the repository is found first
-from reports.deploy.hosts import BALANCES, router_limits  # noqa: E402
+from reports.deploy.formats import render  # noqa: E402
 
-POLICIES = (
-    ("round_robin",),
-    ("power_of_two",),
-    (BALANCES,),
-    (BALANCES, *router_limits(prefixes=False)),
-    (BALANCES, *router_limits(prefixes=True)),
-)
+LIMITS = [render("plain/router_limits.sh", prefixes=prefixes).split() for prefixes in (False, True)]
+WRITTEN = [("cache_aware", *limits) for limits in LIMITS]
+POLICIES = (("round_robin",), ("power_of_two",), ("cache_aware",), *WRITTEN)
 """As they come, and as `pdplan deploy` writes them for a plan without prefixes and with."""
 LOAD, SECONDS, ANSWER = 0.8, 0.06, 4.0
 """Busy share of a prompt server; mean time of a prompt [s]; of an answer, over that of its prompt."""
@@ -226,7 +222,7 @@ async def outage_row(arguments: argparse.Namespace, roles: Sequence[str], outage
 
     async with serving([one for stage in stages for one in stage]):
         port = free_port()
-        words = command(arguments.router, arguments.python, stages, (BALANCES, *router_limits(prefixes=False)), port)
+        words = command(arguments.router, arguments.python, stages, WRITTEN[0], port)
         async with started(words, port) as ask:
             failed = await failures(lambda number: ask(f"{number} 0.01"), kill, requests, round(LIVES / BETWEEN))
     outages.append(max(failed, default=0.0))

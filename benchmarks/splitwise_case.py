@@ -31,8 +31,7 @@ from costmodel.engine import EngineConfig, EngineOverhead, Parallelism, Role  # 
 from costmodel.metric import limits_of  # noqa: E402
 from costmodel.step import StepLoad, step_time_one  # noqa: E402
 from costmodel.workload import Workload  # noqa: E402
-from optimizer.fleets.fleet import Fleet  # noqa: E402
-from optimizer.fleets.purchase import fleet_cost  # noqa: E402
+from optimizer.fleets.fleet import Fleet, fleet_cost  # noqa: E402
 from optimizer.loads.instance import ROLES, Instance, make_instance  # noqa: E402
 from optimizer.search.search import FleetSearch, evaluated, unmixed  # noqa: E402
 from search_spaces.catalog import load_catalog  # noqa: E402

@@ -36,8 +36,7 @@ from costmodel.engine import Role  # noqa: E402
 from costmodel.metric import limits_of  # noqa: E402
 from costmodel.simulator.metrics import percentiles, steady  # noqa: E402
 from optimizer.fleets.evaluate import evaluate  # noqa: E402
-from optimizer.fleets.fleet import Fleet, FleetPool  # noqa: E402
-from optimizer.fleets.purchase import prefill_seqs  # noqa: E402
+from optimizer.fleets.fleet import Fleet, FleetPool, prefill_seqs  # noqa: E402
 from optimizer.loads.instance import LINK_UTILIZATION, Instance, make_instance  # noqa: E402
 from optimizer.plans.records import QUANTILES  # noqa: E402
 from optimizer.verification.judge import Judgement  # noqa: E402

@@ -148,7 +148,7 @@ def problem_of(name: str, folder: Path | None) -> Problem:
     tuner.value(tuner.start)
     for point in np.ndindex(*sizes):
         tuner.value(point)
-    for point, look in tuner.seen.items():
+    for point, look in tuner.looks.items():
         cost[point], tail[point] = look.cost, look.distance
     made = Problem(name, cost, tail, (tuner.start, far_start(cost, knobs)))
     if kept is not None:

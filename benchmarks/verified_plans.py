@@ -31,8 +31,7 @@ from benchmarks.drawn_problems import drawn  # noqa: E402 -- first the repositor
 from benchmarks.fresh_requests import FRESH_SEED, dollars, on_fresh_requests, print_table  # noqa: E402
 from benchmarks.problems import EXAMPLES, PROBLEMS, Posed, problem_of  # noqa: E402
 from optimizer.fleets.build_plan import engine_pools, fleet_of_plan  # noqa: E402
-from optimizer.fleets.fleet import Fleet  # noqa: E402
-from optimizer.fleets.purchase import allowed, fewer_replicas, fleet_cost  # noqa: E402
+from optimizer.fleets.fleet import Fleet, allowed, fewer_replicas, fleet_cost  # noqa: E402
 from optimizer.loads.effort import Level  # noqa: E402
 from optimizer.loads.instance import Instance  # noqa: E402
 from optimizer.plans.plan import Plan  # noqa: E402

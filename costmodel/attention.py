@@ -66,6 +66,9 @@ class TokenMixer:
     selected: most keys that a query attends (None: all of them); kept: most tokens that stay in the cache (None: all).
     index_flop_per_pair: of choosing keys, per query-key pair over the whole context [FLOP]; index_bytes_per_token: of
     the index key that each token keeps, and that a query reads [byte].
+    query_heads: that run side by side [1]; query_dim: width of a query in each [1]; prompt_width: elements that a token
+    of a prompt reads and writes besides the cache, queries, outputs and what a latent decompresses to; absorbed_width:
+    the same over latents as they are cached [1].
     prompt_kernels: that mix the tokens of prompts [1].
     """
 
@@ -82,6 +85,10 @@ class TokenMixer:
     kept: int | None = None
     index_flop_per_pair: float = 0.0
     index_bytes_per_token: float = 0.0
+    query_heads: int = 0
+    query_dim: int = 0
+    prompt_width: float = 0.0
+    absorbed_width: float = 0.0
     prompt_kernels: int = 1
 
 
@@ -126,6 +133,9 @@ class SoftmaxAttention(TokenMixer):
             kept=self.window,
             index_flop_per_pair=2.0 * self.index_heads * self.index_dim,
             index_bytes_per_token=2.0 * self.index_dim,
+            query_heads=self.heads,
+            query_dim=self.head_dim,
+            prompt_width=float(self.heads * (self.head_dim + self.value_dim)),
         )
 
     @cached_property
@@ -192,6 +202,10 @@ class LatentAttention(TokenMixer):
             kept=self.window,
             index_flop_per_pair=2.0 * self.index_heads * self.index_dim / pool,
             index_bytes_per_token=(self.index_dim + 4.0) / pool if self.index_heads else 0.0,
+            query_heads=self.heads,
+            query_dim=self.nope_dim + self.rope_dim,
+            prompt_width=2.0 * self.heads * (self.nope_dim + self.rope_dim + self.value_dim),
+            absorbed_width=self.heads * (2.0 * self.latent_rank + self.rope_dim),
         )
 
     @cached_property
@@ -268,6 +282,10 @@ class CompressedAttention(TokenMixer):
             kept=None if self.ratio else 0,
             index_flop_per_pair=2.0 * self.index_heads * self.index_dim / self.ratio if self.index_heads else 0.0,
             index_bytes_per_token=(self.index_dim + 4.0) / self.ratio if self.index_heads else 0.0,
+            query_heads=self.heads,
+            query_dim=self.head_dim,
+            prompt_width=2.0 * self.heads * self.head_dim,
+            absorbed_width=2.0 * self.heads * self.head_dim,
         )
 
     @cached_property

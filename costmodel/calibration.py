@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .accelerator import Accelerator, KernelEfficiency
+from .arrays import FloatArray
 from .attention import Part
 from .engine import NO_OVERHEAD, EngineConfig, ServingPolicy
 from .engine_arrays import vendor_peak
@@ -29,7 +29,6 @@ from .estimate import used_efficiencies
 from .step import StepLoad, step_time_one
 from .transformer import Transformer
 
-Array = NDArray[np.float64]
 Pair = tuple[str, str]
 
 
@@ -108,9 +107,9 @@ class ScaleFit:
     scales: Scales
     free: tuple[str, ...]
     spread: Mapping[str, float]
-    before: Array
-    after: Array
-    held: Array
+    before: FloatArray
+    after: FloatArray
+    held: FloatArray
     strain: float
 
     @property
@@ -163,17 +162,17 @@ def _points(observations: Sequence[Observation], *quantities: Quantity) -> int:
     return len({observation.point for observation in observations if observation.quantity in quantities})
 
 
-def fit_scales(predict: Callable[[Scales], Array], observations: Sequence[Observation]) -> ScaleFit:
+def fit_scales(predict: Callable[[Scales], FloatArray], observations: Sequence[Observation]) -> ScaleFit:
     """Fit the scales that the observations show; `predict` gives the seconds of every observation [s]."""
     names = free_parameters(observations)
     log_seconds = np.log([observation.seconds for observation in observations])
     sigma = np.array([SIGMA[observation.quantity] for observation in observations])
     spread = np.array([SPREAD[name] for name in names])
 
-    def residual(point: Array) -> Array:
+    def residual(point: FloatArray) -> FloatArray:
         return np.asarray(np.log(predict(_scales(names, point * spread))) - log_seconds)
 
-    def loss(point: Array) -> float:
+    def loss(point: FloatArray) -> float:
         return float(huber(residual(point) / sigma).sum() + point @ point)
 
     lower, upper = (np.log([LIMITS[name][side] for name in names]) / spread for side in (0, 1))
@@ -193,12 +192,12 @@ def fit_scales(predict: Callable[[Scales], Array], observations: Sequence[Observ
     )
 
 
-def strain_of(logs: Array, observations: Sequence[Observation]) -> float:
+def strain_of(logs: FloatArray, observations: Sequence[Observation]) -> float:
     """Median of |ln(predicted / measured)| over the error that the model has anyway [1]."""
     return float(np.median(np.abs(logs) / np.array([SIGMA[observation.quantity] for observation in observations])))
 
 
-def huber(value: Array) -> Array:
+def huber(value: FloatArray) -> FloatArray:
     """Huber's loss: the square up to HUBER, from there linear.
 
     >>> huber(np.array([1.0, 3.0])).tolist()
@@ -208,13 +207,17 @@ def huber(value: Array) -> Array:
     return np.asarray(np.where(size <= HUBER, size**2, 2.0 * HUBER * size - HUBER**2))
 
 
-def _scales(names: Sequence[str], logarithms: Array) -> Scales:
+def _scales(names: Sequence[str], logarithms: FloatArray) -> Scales:
     return replace(Scales(), **dict(zip(names, np.exp(logarithms).tolist(), strict=True)))
 
 
 def _uncertainty(
-    residual: Callable[[Array], Array], point: Array, after: Array, sigma: Array, rows: Sequence[int]
-) -> tuple[Array, Array]:
+    residual: Callable[[FloatArray], FloatArray],
+    point: FloatArray,
+    after: FloatArray,
+    sigma: FloatArray,
+    rows: Sequence[int],
+) -> tuple[FloatArray, FloatArray]:
     """Standard deviations of the point after the data, and residuals of each row had it been left out.
 
     With J the derivative of the residuals and W their weights, A = J'WJ + 1: deviations are the roots of the diagonal
@@ -236,14 +239,14 @@ def _uncertainty(
 
 
 def pattern_search(
-    loss: Callable[[Array], float],
-    start: Array,
-    lower: Array,
-    upper: Array,
+    loss: Callable[[FloatArray], float],
+    start: FloatArray,
+    lower: FloatArray,
+    upper: FloatArray,
     *,
     step: float = 0.5,
     tolerance: float = 1e-3,
-) -> tuple[Array, float]:
+) -> tuple[FloatArray, float]:
     """Minimise `loss` in a box by Hooke and Jeeves' pattern search (1961); returns the point and its loss.
 
     Tries +-step on each coordinate, keeps what helps, repeats a successful move as a whole, and halves the step when
@@ -269,8 +272,12 @@ def pattern_search(
 
 
 def _explore(
-    loss: Callable[[Array], float], point: Array, value: float, box: tuple[Array, Array], step: float
-) -> tuple[Array, float]:
+    loss: Callable[[FloatArray], float],
+    point: FloatArray,
+    value: float,
+    box: tuple[FloatArray, FloatArray],
+    step: float,
+) -> tuple[FloatArray, float]:
     """Move along each coordinate in turn where that lowers the loss."""
     lower, upper = box
     point = point.copy()

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final
 
 import numpy as np
 
@@ -288,33 +287,6 @@ class Policy:
     def forms_ahead(self, stages: FloatArray | float) -> BoolArray | bool:
         """Whether a colocated engine of so many pipeline stages, a number or an array, forms its next step ahead."""
         return self.formed_ahead & (stages == 1)
-
-
-VLLM_V1: Final = Policy(whole_prompt_blocks=False, admit_after_preemption=False, pulls=True, formed_ahead=True)
-"""vLLM since 2025: one token budget, running requests first, prompts in chunks, blocks as they are needed. A request
-that is handed over gets its blocks at one step, but no tokens of it (WAITING_FOR_REMOTE_KVS in
-vllm/v1/core/sched/scheduler.py); the connector reads its KV meanwhile and says at the end of a step what has come,
-which the next step schedules. The next batch is scheduled while one runs (`step_with_batch_queue` in
-vllm/v1/engine/core.py)."""
-SGLANG: Final = Policy(exclusive_prefill=True, reserve_output=0.3, formed_ahead=True, random_lanes=True)
-"""SGLang: prompt batches (chunked) before decodes; admission keeps room for part of the output. Its estimate of that
-part starts at 0.7 and decays while nothing is preempted; 0.3 is assumed. The decode engine gives a request its memory
-before the prompt is computed, the prefill engine writes there, and what has come joins the next decode batch
-(DecodePreallocQueue and get_new_prebuilt_batch in sglang/srt/disaggregation/decode.py). The rank that computes a prompt
-is its room number, drawn at random, modulo the ranks (`--load-balance-method follow_bootstrap_room`, the default of
-prefill engines: sgl-project/sglang, pull requests 15617 and 16110). It takes requests in and launches a batch
-before it reads the results of the last one (`event_loop_overlap` in scheduler.py)."""
-TRTLLM: Final = Policy(reserve_output=1.0, pulls=True, formed_ahead=True)
-"""TensorRT-LLM's in-flight batching with guaranteed no eviction: blocks for the whole output exist at admission.
-Running requests take their tokens of a step first, prompts what is left, cut where it ends (`enable_chunked_prefill`;
-without it the server refuses prompts beyond max_num_tokens). Source: microBatchScheduler.cpp and capacityScheduler.cpp
-of TensorRT-LLM; chunks that do not end a prompt are whole KV blocks there, of any length here. A handed-over request
-that fits asks for its KV in one iteration and decodes in one after it has come (_prepare_disagg_gen_init and
-_prepare_disagg_gen_transmission_complete in tensorrt_llm/_torch/pyexecutor/py_executor.py; its `_executor_loop_overlap`
-forms the next step while one runs)."""
-
-SCHEDULERS: Final = {"vllm": VLLM_V1, "sglang": SGLANG, "trtllm": TRTLLM}
-"""How the serving engines of the catalog schedule."""
 
 
 @dataclass(frozen=True, slots=True)

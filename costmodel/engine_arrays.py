@@ -17,7 +17,6 @@ from .accelerator import Accelerator, InEngine, KernelEfficiency
 from .arrays import FloatArray
 from .attention import Part
 from .engine import EngineConfig, EngineOverhead, Role, draft_layer
-from .errors import InputError
 from .transformer import DTYPE_BYTES, LayerGroup, Transformer
 
 ACTIVATION_DTYPE = "bf16"
@@ -40,14 +39,6 @@ _UNITS = {"fp8": ("fp8", "fp8"), "int8": ("int8", "int8"), "fp4": ("fp4", "fp4")
 """VENDOR: units that a GPU must have for a stored dtype, and those whose rate its products run at. FP4 weights with FP8
 inputs need the mixed products that came with FP4 units, at the rate of FP8 (PTX ISA, tcgen05.mma kind::mxf8f6f4; AMD
 CDNA4 ISA, V_MFMA_SCALE_F32_F8F6F4)."""
-_STANDS_IN = {
-    "latent_prefill": "attention_prefill",
-    "latent_decode": "attention_decode",
-    "moe": "gemm",
-    "all_reduce_large": "all_reduce",
-    "all_to_all": "all_reduce",
-}
-"""Kernel class whose efficiency serves where one was never measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +153,6 @@ class EngineArrays:
     conditions: Conditions
     draft: LayerGroup | None = None
 
-    def __len__(self) -> int:
-        """Number of engines."""
-        return len(self.tensor)
-
     @property
     def verified(self) -> FloatArray:
         """Tokens of a decoding request in a step, drafted ones among them [token]."""
@@ -204,18 +191,6 @@ def kernels_of(model: Transformer, config: EngineConfig, part: Part, conditions:
         return DISPATCHED if split.data > 1 and split.expert > 1 and beyond_server else "fp8"
     experts = max(group.feed_forward.experts for group in model.layers)
     return "fp8" if split.expert >= experts else conditions.fp8_kernels
-
-
-def kernel_efficiency(accelerator: Accelerator, kernel_class: str, dtype: str) -> KernelEfficiency:
-    """Efficiency of a kernel class, or of the nearest thing known: 16 bit instead of `dtype`, then a kindred class."""
-    for name in (kernel_class, _STANDS_IN.get(kernel_class, kernel_class)):
-        for kind in (dtype, ACTIVATION_DTYPE):
-            efficiency = accelerator.efficiency.get((name, kind))
-            if efficiency is not None:
-                return efficiency
-    raise InputError(
-        f"accelerator {accelerator.name!r} has no efficiency for {kernel_class!r} in {dtype!r} or {ACTIVATION_DTYPE!r}"
-    )
 
 
 def engine_arrays(
@@ -306,9 +281,9 @@ def _matrix_rates(
         weight_dtype = model.part_dtype(part, config.weight_dtype)
         unit_dtype = compute_dtype(weight_dtype, config.accelerator)
         kernels = kernels_of(model, config, part, conditions)
-        compute = kernel_efficiency(config.accelerator, kernel_class, kernels)
+        compute = config.accelerator.efficiency[kernel_class, kernels]
         if conditions.in_engine and unit_dtype != ACTIVATION_DTYPE and not apart:
-            wide = kernel_efficiency(config.accelerator, kernel_class, ACTIVATION_DTYPE)
+            wide = config.accelerator.efficiency[kernel_class, ACTIVATION_DTYPE]
             compute = _with_fused_cast(compute, wide, known_scales=has_known_scales(model, weight_dtype))
         traffic = compute
         if weight_dtype not in (unit_dtype, "mxfp4"):
@@ -330,7 +305,7 @@ def _expanding(
     accelerator: Accelerator, model: Transformer, weight_dtype: str
 ) -> tuple[KernelEfficiency, KernelEfficiency, float]:
     """Grouped kernels that expand weights on the way: their arithmetic, their traffic, and a share of the peak [1]."""
-    wide = kernel_efficiency(accelerator, "moe", ACTIVATION_DTYPE)
+    wide = accelerator.efficiency["moe", ACTIVATION_DTYPE]
     if not model.is_mxfp4(weight_dtype):
         return wide, accelerator.efficiency.get(("moe", weight_dtype), wide), MARLIN
     narrow, own = (accelerator.efficiency.get(("moe", dtype)) for dtype in ("fp4", "mxfp4"))
@@ -358,7 +333,7 @@ def _with_fused_cast(narrow: KernelEfficiency, wide: KernelEfficiency, *, known_
 
 
 def _attention_rates(configs: Sequence[EngineConfig], kernel_class: str, conditions: Conditions) -> KernelRates:
-    fits = [kernel_efficiency(config.accelerator, kernel_class, config.kv_dtype) for config in configs]
+    fits = [config.accelerator.efficiency[kernel_class, config.kv_dtype] for config in configs]
     accelerators = [config.accelerator for config in configs]
     peaks = [accelerator.peak_flops[ACTIVATION_DTYPE] for accelerator in accelerators]
     return _kernel_rates(accelerators, peaks, [(fit, fit) for fit in fits], conditions, eager=not conditions.graphs)
@@ -412,7 +387,7 @@ def _link_rates(configs: Sequence[EngineConfig], kernel_class: str | None) -> Li
         if kernel_class is None:
             rows.append((inside.bandwidth, across.bandwidth, inside.latency, across.latency))
             continue
-        efficiency = kernel_efficiency(accelerator, kernel_class, ACTIVATION_DTYPE)
+        efficiency = accelerator.efficiency[kernel_class, ACTIVATION_DTYPE]
         group = min(config.parallelism.tensor * config.parallelism.data, accelerator.scale_up_size)
         near = efficiency.shared / group if efficiency.shared and group > PAIR else efficiency.memory
         far = 1.0 if kernel_class == "all_to_all" else efficiency.memory

@@ -189,9 +189,10 @@ def escaped(text: str, kept: str = "") -> str:
     >>> escaped("caf\udce9 \x1b[31m\u202e")
     'caf\\xe9 \\x1b[31m\\u202e'
     """
-    return UNSHOWABLE.sub(lambda match: match[0] if match[0] in kept else _escape(match[0]), text)
 
+    def escape(match: re.Match[str]) -> str:
+        code = ord(match[0])
+        plain = f"\\x{code - 0xDC00:02x}" if code in _BYTES else match[0].encode("unicode_escape").decode()
+        return match[0] if match[0] in kept else plain
 
-def _escape(character: str) -> str:
-    code = ord(character)
-    return f"\\x{code - 0xDC00:02x}" if code in _BYTES else character.encode("unicode_escape").decode()
+    return UNSHOWABLE.sub(escape, text)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .accelerator import KernelEfficiency, Origin
 from .attention import Part
 from .engine import EngineConfig, EngineOverhead, Parallelism, Role
-from .engine_arrays import EngineArrays, compute_dtype, engine_arrays, kernel_efficiency, kernels_of
+from .engine_arrays import EngineArrays, compute_dtype, engine_arrays, kernels_of
 from .errors import InputError
 from .memory import (
     activation_bytes,
@@ -23,6 +23,7 @@ from .memory import (
 )
 from .step import StepLoad, StepTime, chunked_steps, step_time
 from .transformer import Transformer
+from .units import GIB
 from .words import percentage
 
 PARTS = ("gemm", "attention", "experts", "communication", "host")
@@ -161,7 +162,7 @@ def used_efficiencies(model: Transformer, config: EngineConfig) -> dict[tuple[st
         pairs.append(("all_reduce", "bf16"))
     if split.data > 1:
         pairs.append(("all_to_all", "bf16"))
-    return {pair: kernel_efficiency(accelerator, *pair) for pair in dict.fromkeys(pairs)}
+    return {pair: accelerator.efficiency[pair] for pair in pairs}
 
 
 def _check_lengths(config: EngineConfig, isl: float, osl: float, batch: float | None) -> None:
@@ -177,20 +178,17 @@ def _batch(model: Transformer, config: EngineConfig, most: int, batch: float | N
     """The batch asked for, or the largest; an error says what does not fit."""
     if most == 0:
         free = kv_capacity_bytes(model, config)
-        contents = (
-            "the weights and activations" if free <= 0 else "the weights, activations and the KV cache of one request"
-        )
-        weights = weight_bytes_per_gpu(model, config)
-        advice = (
-            f"the weights alone take {weights / 2**30:.0f} GiB per GPU: use more GPUs, such as a higher TP"
-            if weights > config.memory_fraction * config.accelerator.memory
-            else f"a smaller max_num_seqs (now {config.max_num_seqs:,}) or max_num_batched_tokens (now "
-            f"{config.max_num_batched_tokens:,}) needs less for activations"
-        )
+        contents = "weights and activations" if free <= 0 else "weights, activations and the KV cache of one request"
+        weights, memory = weight_bytes_per_gpu(model, config), config.accelerator.memory
+        advice = f"the weights alone take {weights / GIB:.0f} GiB per GPU: use more GPUs, such as a higher TP"
+        if weights <= config.memory_fraction * memory:
+            seqs = f"a smaller max_num_seqs (now {config.max_num_seqs:,})"
+            tokens = f"max_num_batched_tokens (now {config.max_num_batched_tokens:,})"
+            advice = f"{seqs} or {tokens} needs less for activations"
         raise InputError(
             f"{model.name} in {config.weight_dtype} does not fit on {config.gpus} × {config.accelerator.name}: "
-            f"{contents} need more than {percentage(config.memory_fraction)} of "
-            f"{config.accelerator.memory / 2**30:.0f} GiB per GPU; {advice}"
+            f"the {contents} need more than {percentage(config.memory_fraction)} of {memory / GIB:.0f} GiB per "
+            f"GPU; {advice}"
         )
     if batch is not None and batch > most:
         raise InputError(f"batch {batch:g} exceeds the {most} requests that memory and max_num_seqs allow")

@@ -16,16 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import FloatArray
-from .attention import (
-    Attention,
-    CompressedAttention,
-    LatentAttention,
-    LinearAttention,
-    Matrix,
-    Part,
-    Sharding,
-    SoftmaxAttention,
-)
+from .attention import Attention, LinearAttention, Matrix, Part, Sharding
 from .engine_arrays import EngineArrays, KernelRates, LinkRates
 from .transformer import (
     DTYPE_BYTES,
@@ -326,12 +317,11 @@ def _multi_head_work(
 
     flop = flop_with(0.0)
     traffic = _prompt_traffic(engines, attention, requests, new, past) + tokens * (
-        _query_output_width(attention) * ACTIVATION_BYTES / engines.tensor
+        attention.prompt_width * ACTIVATION_BYTES / engines.tensor
     )
-    heads, width = _heads(attention)
-    queries = np.maximum(tokens * (heads / engines.tensor), 1.0)
+    queries = np.maximum(tokens * (attention.query_heads / engines.tensor), 1.0)
     effective_flop = flop_with(new * rates.compute_half / 2.0) * (
-        (1.0 + rates.fill_half / queries) * (1.0 + rates.depth_half / width)
+        (1.0 + rates.fill_half / queries) * (1.0 + rates.depth_half / attention.query_dim)
     )
     time = active * (kernel_time(effective_flop, traffic, rates.peak, rates.bandwidth, rates.launch) + ROTARY_LAUNCH)
     return Work(time, active * flop, active * traffic)
@@ -357,10 +347,8 @@ def _absorbed_prefill_work(
         + requests * attended_pairs(new, past, None) * attention.index_flop_per_pair
         + tokens * (attention.flop_per_token * share)
     )
-    width = _query_output_width(attention)
-    if isinstance(attention, LatentAttention):
-        width = attention.heads * (2.0 * attention.latent_rank + attention.rope_dim)
-    traffic = _prompt_traffic(engines, attention, requests, new, past) + tokens * (width * ACTIVATION_BYTES * share)
+    moved = tokens * (attention.absorbed_width * ACTIVATION_BYTES * share)
+    traffic = _prompt_traffic(engines, attention, requests, new, past) + moved
     work = kernel(rates, np.sign(tokens), flop, traffic)
     return Work(work.time + np.sign(tokens) * ROTARY_LAUNCH, work.flop, work.traffic)
 
@@ -389,35 +377,10 @@ def head_share(engines: EngineArrays, attention: Attention, queries: Figure = 1.
     """
     if not attention.is_latent:
         return np.asarray(queries / engines.tensor)
-    heads = _heads(attention)[0]
+    heads = attention.query_heads
     if attention.selected is None:
         return np.asarray(np.maximum(queries * heads / engines.tensor, LATENT_TILE) / heads)
     return np.asarray(queries * np.maximum(heads / engines.tensor, LATENT_TILE) / heads)
-
-
-def _heads(attention: Attention) -> tuple[int, int]:
-    """Heads that run side by side, and the width of a query in each."""
-    if isinstance(attention, SoftmaxAttention):
-        return attention.heads, attention.head_dim
-    if isinstance(attention, LatentAttention):
-        return attention.heads, attention.nope_dim + attention.rope_dim
-    if isinstance(attention, CompressedAttention):
-        return attention.heads, attention.head_dim
-    return attention.value_heads, attention.key_dim
-
-
-def _query_output_width(attention: Attention) -> float:
-    """Elements read and written per token besides the cache: queries and outputs, and what a latent decompresses to.
-
-    For linear attention about twice the hidden width.
-    """
-    if isinstance(attention, SoftmaxAttention):
-        return float(attention.heads * (attention.head_dim + attention.value_dim))
-    if isinstance(attention, LatentAttention):
-        return 2.0 * attention.heads * (attention.nope_dim + attention.rope_dim + attention.value_dim)
-    if isinstance(attention, CompressedAttention):
-        return 2.0 * attention.heads * attention.head_dim
-    return 2.0 * attention.hidden
 
 
 def decode_attention_work(

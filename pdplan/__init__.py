@@ -17,7 +17,7 @@ import importlib as _importlib
 import os as _os
 from importlib.machinery import PathFinder as _PathFinder
 
-from ._version import __version__
+__version__ = "0.1.0"
 
 TYPE_CHECKING = False  # as typing has it, without the time to import that
 if TYPE_CHECKING:

@@ -6,12 +6,8 @@ import os
 
 from pdplan.exits import end_on_interrupt
 
-TYPE_CHECKING = False  # as typing has it
-if TYPE_CHECKING:
-    from typing import NoReturn
 
-
-def main() -> NoReturn:
+def main() -> None:
     """Run the program and exit."""
     end_on_interrupt()
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # matrices are small: more threads wait more than they compute

@@ -163,15 +163,14 @@ def simulate(
     from search_spaces.problem import Balancing
     from search_spaces.quantities import Kind
 
+    profile = PLANNED if str(diurnal) == "plan" else _value("diurnal", Reader(day_multiples, {}), diurnal)
     request = SimulationRequest(
         rate=_value("rate", quantity(Kind.RATE, bounds.REQUEST_RATE), rate),
         requests=_value("requests", count(bounds.SIMULATED_REQUESTS), requests),
         seed=_value("seed", count(bounds.SEED), seed) or 0,
         replications=_value("replications", count(bounds.REPLICATIONS), replications),
         trace=None if trace is None else _path(trace, "a trace"),
-        profile=PLANNED
-        if isinstance(diurnal, str) and diurnal == "plan"
-        else _value("diurnal", Reader(day_multiples, {}), diurnal),
+        profile=profile,
         concurrency=_value("concurrency", count(bounds.CONCURRENCY), concurrency),
         goodput=goodput,
         curve=curve,

@@ -17,7 +17,7 @@ import click
 
 from costmodel.errors import BelowFloorError, InfeasibleError, InputError, PdplanError, nearest_name, shortened
 from costmodel.words import join_words
-from pdplan._version import __version__
+from pdplan import __version__
 from search_spaces.files import LONGEST_SHOWN, shown_path
 
 from .commands.catalog import gpus, models

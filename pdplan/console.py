@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import codecs
+import importlib.util
 import io
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TextIO
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
@@ -20,23 +22,30 @@ from costmodel.errors import InputError, escaped
 from costmodel.words import percentage
 from reports.document import Document
 from reports.text import json_text
-from reports.whole_files import check_directory, check_target, write_whole
+from reports.whole_files import check_directory, check_distinct, check_free, check_target, write_whole
 
 from .exits import ExitCode
+
+if TYPE_CHECKING:
+    from reports.rows import Columns
 
 PIPED_WIDTH = 100
 """Columns of a table when nobody's terminal says otherwise."""
 _STYLE = re.compile(r"(\x1b\[[0-9]{1,2}m)")
 """What `click.style` writes."""
+FORMS = ("text", "json", "csv", "parquet", "html", "md")
+"""Of an answer, in the order in which its files are written."""
 
 
 @dataclass(slots=True)
 class Console:
-    """The settings of one run and the two streams.
+    """The settings of one run, the two streams, and the files that its answer goes to.
 
     command: the command line, as it may be typed again;
     quiet: no narration; json_only: nor any beside a JSON document; verbose: narration all the same, and tracebacks;
-    plain: no colour even on a terminal; shown: whether there is a result on stdout already.
+    plain: no colour even on a terminal; shown: whether there is a result on stdout already;
+    force: whether files may be replaced; files: by FORMS, the option that asks for one, and the file; screen: the form
+    of the answer on stdout, empty where a file takes its place.
     """
 
     command: str = "pdplan"
@@ -46,6 +55,9 @@ class Console:
     plain: bool = False
     json_only: bool = False
     shown: bool = False
+    force: bool = False
+    files: dict[str, tuple[str, Path]] = field(default_factory=dict)
+    screen: str = "text"
 
     @property
     def colored(self) -> bool:
@@ -78,10 +90,56 @@ class Console:
         self.shown = True
         click.echo(harmless(text, keeps_style=self.colored), color=self.colored, nl=not text.endswith("\n"))
 
-    def answer(self, document: Document, record: object) -> ExitCode:
-        """Show an answer, or its record as JSON, and return the exit code: whether it is what was asked for."""
-        self.show(record if self.json_only else document)
+    def answer(
+        self,
+        document: Document,
+        record: object,
+        rows: Sequence[Mapping[str, Any]] | Callable[[], Columns] = (),
+        *,
+        name: str = "result",
+    ) -> ExitCode:
+        """Write an answer's files and show it, or its record as JSON; the exit code says whether it is a yes.
+
+        rows: those of csv and parquet; of many, what makes their columns; name: of the record in a page.
+        """
+        for form in FORMS:
+            if form in self.files:
+                self.write(self.files[form][1], self._written(form, document, record, rows, name))
+        if self.screen == "text":
+            self.show(record if self.json_only else document)
+        elif self.screen:
+            self.show(self._written(self.screen, document, record, rows, name))
         return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
+
+    def _written(self, form: str, document: Document, record: object, rows: Any, name: str) -> str | bytes:
+        """An answer in one of the forms."""
+        if form in {"text", "json"}:
+            return json_text(record) if form == "json" else self.render(document, color=False)
+        if form in {"html", "md"}:
+            from reports.views import html_view, markdown_view
+
+            return html_view(document, record, name) if form == "html" else markdown_view(document)
+        from reports.rows import columns_csv, columns_parquet, row_columns
+
+        columns = rows() if callable(rows) else row_columns(rows)
+        return columns_csv(columns) if form == "csv" else columns_parquet(columns)
+
+    def check_files(
+        self, inputs: Mapping[str, Path | None], outputs: Mapping[str, Path | None] = MappingProxyType({})
+    ) -> None:
+        """Refuse files that cannot be written: before the work, not after it.
+
+        inputs: what is read, by argument or option; outputs: what is written besides the answer's files, by option.
+        """
+        paths = {self.files[form][0]: self.files[form][1] for form in FORMS if form in self.files}
+        paths |= {flag: path for flag, path in outputs.items() if path is not None}
+        for path in paths.values():
+            check_target(path, force=True)
+        check_distinct(paths, {flag: path for flag, path in inputs.items() if path is not None})
+        for path in paths.values():
+            check_free(path, force=self.force)
+        if "parquet" in self.files and importlib.util.find_spec("pyarrow") is None:
+            raise InputError("--parquet needs pyarrow, which is not installed; install pdplan[parquet], or write --csv")
 
     def render(self, document: Document, *, color: bool) -> str:
         """An answer as text as wide as this terminal."""
@@ -94,19 +152,19 @@ class Console:
         if self.narrates:
             click.echo(harmless(text), err=True)
 
-    def write(self, path: Path, text: str | bytes, *, force: bool, hint: str | None = "") -> None:
-        """Write a file that the user named, and say so; an existing one is kept unless `force`.
+    def write(self, path: Path, text: str | bytes, *, hint: str | None = "") -> None:
+        """Write a file that the user named, and say so; an existing one is kept unless --force was given.
 
         hint: what to do with the file, None: the caller says that it is written.
         """
-        check_target(path, force=force)  # the place may have been taken meanwhile
+        check_target(path, force=self.force)  # the place may have been taken meanwhile
         write_whole({path: text})
         if hint is not None:
             self.note(f"wrote {path}{hint}")
 
-    def write_folder(self, folder: Path, texts: Mapping[str, str], *, force: bool) -> None:
-        """Write the files of a plan's or an evaluation's folder by their names, and say so; force: over any others."""
-        check_directory(folder, texts, force=force)
+    def write_folder(self, folder: Path, texts: Mapping[str, str]) -> None:
+        """Write the files of a plan's or an evaluation's folder by their names, and say so; --force: over others."""
+        check_directory(folder, texts, force=self.force)
         write_whole({folder / name: text for name, text in texts.items()})
         self.note(f"wrote {' and '.join(str(folder / name) for name in texts)}")
 

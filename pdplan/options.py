@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
-import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -18,22 +15,19 @@ import click
 
 from costmodel.accelerator import PriceBasis
 from costmodel.errors import InputError, nearest_name, shown
-from reports.document import Document
-from reports.text import clean, json_text, significant
-from reports.whole_files import check_distinct, check_free, check_target
+from reports.text import clean, significant
 from search_spaces import bounds
 from search_spaces.bounds import ALTERNATIVE, CONFIDENCE, LOOKS, QUICK, REQUEST_RATE, TIME_LIMIT, Bounds
 from search_spaces.files import check_name, shown_path
 
 from .console import Console
-from .exits import ExitCode
 
 if TYPE_CHECKING:
-    from reports.rows import Columns
     from search_spaces.problem import Problem
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Value = TypeVar("Value")
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 pass_console = click.make_pass_decorator(Console, ensure=True)
 
@@ -285,6 +279,13 @@ weight_dtype_option = click.option(
     metavar="DTYPE",
     help="bf16, fp8, int8, int4 or fp4; default: the checkpoint's.",
 )
+
+
+def force_option(text: str = "Replace an existing file.") -> Decorator:
+    """Add --force, of which the console keeps track; text: its help."""
+    return click.option("--force", is_flag=True, expose_value=False, callback=_setter("force"), help=text)
+
+
 json_option = click.option(
     "--json",
     is_flag=True,
@@ -292,7 +293,6 @@ json_option = click.option(
     callback=_setter("json_only"),
     help="Print one JSON document and nothing else.",
 )
-force_option = click.option("--force", is_flag=True, help="Replace an existing file.")
 prices_option = click.option(
     "--prices",
     type=Prices([basis.value for basis in PriceBasis]),
@@ -335,99 +335,26 @@ def verify_option(default: int) -> Callable[[Function], Function]:
 # --- answers and the files that they go to ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """Where an answer goes: to files, and to stdout.
+def file_option(form: str, text: str) -> Decorator:
+    """Add an option that names a file for the answer in one form; text: its help."""
 
-    files: an option, the form that it asks for (text, html, md, json, csv or parquet) and the file; screen: the form on
-    stdout, empty where a file takes its place.
-    """
+    def store(context: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
+        if value is not None:
+            context.ensure_object(Console).files[form] = f"--{form}", value
 
-    files: Sequence[tuple[str, str, Path]]
-    screen: str
-    force: bool
-
-    @property
-    def rows_flag(self) -> str:
-        """The option that asks for a table of rows; empty where none does."""
-        return next((flag for flag, form, _ in self.files if form in {"csv", "parquet"}), "")
-
-    def check(self, others: Mapping[str, Path | None] = MappingProxyType({}), **inputs: Path | None) -> None:
-        """Refuse files that cannot be written; others: by option; inputs: what is read, by argument or option."""
-        outputs = {flag: path for flag, _, path in self.files}
-        read_files = {name if name.isupper() else f"--{name}": path for name, path in inputs.items()}
-        check_files({**outputs, **others}, read_files, force=self.force)
-
-    def show(
-        self,
-        console: Console,
-        document: Document,
-        record: Mapping[str, Any],
-        rows: Sequence[Mapping[str, Any]] | Callable[[], Columns] = (),
-        *,
-        name: str = "result",
-    ) -> ExitCode:
-        """Write the files that were asked for, show the answer, and return the exit code.
-
-        rows: those of csv and parquet; of many, what makes their columns; name: of the record in a page.
-        """
-        from reports.rows import columns_csv, columns_parquet, row_columns
-        from reports.views import html_view, markdown_view
-
-        columns = functools.cache(lambda: rows() if callable(rows) else row_columns(rows))
-        writers: dict[str, Callable[[], str | bytes]] = {
-            "text": lambda: console.render(document, color=False),
-            "json": lambda: json_text(record),
-            "html": lambda: html_view(document, record, name),
-            "md": lambda: markdown_view(document),
-            "csv": lambda: columns_csv(columns()),
-            "parquet": lambda: columns_parquet(columns()),
-        }
-        for _, form, path in self.files:
-            console.write(path, writers[form](), force=self.force)
-        screen = "json" if self.screen and console.json_only else self.screen
-        if screen:
-            console.show(document if screen == "text" else writers[screen]())
-        return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
-
-
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-def gathered(argument: str, gather: Callable[..., Any], options: Sequence[Decorator]) -> Decorator:
-    """Add options; those that `gather` takes reach the command as one argument that it makes of them."""
-    names = inspect.signature(gather).parameters
-
-    def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        @pass_console
-        @wraps(function)
-        def command(console: Console, /, **values: Any) -> Any:
-            own = {name: values.pop(name) for name in names if name in values}
-            return function(console, **{argument: gather(**own)}, **values)
-
-        return functools.reduce(lambda command, option: option(command), reversed(options), command)
-
-    return add
+    return click.option(f"--{form}", type=PATH, metavar="OUT", expose_value=False, callback=store, help=text)
 
 
 def answer_options(page: str, *others: Decorator, rows: str = "", parquet: bool = False) -> Decorator:
-    """Add --html, --json, --force and those of the console, gathered in the argument `output`, an `Output`.
+    """Add --html, --json, --force and those of the console.
 
     page, rows: what --html and --csv write, as their help says; parquet: --parquet too; others: options that stand
     between those of files and --json.
     """
-    options: list[Decorator] = [click.option("--csv", type=PATH, metavar="OUT", help=rows)] if rows else []
-    if parquet:
-        options.append(click.option("--parquet", type=PATH, metavar="OUT", help="The same as Parquet (needs pyarrow)."))
-    options.append(click.option("--html", type=PATH, metavar="OUT", help=page))
-    options += [*others, json_option, force_option, console_options]
-
-    def output(html: Path | None, force: bool, csv: Path | None = None, parquet: Path | None = None) -> Output:
-        paths = {"csv": csv, "parquet": parquet, "html": html}
-        files = [(f"--{form}", form, path) for form, path in paths.items() if path is not None]
-        return Output(files, "text", force)
-
-    return gathered("output", output, options)
+    options = [file_option("csv", rows)] if rows else []
+    options += [file_option("parquet", "The same as Parquet (needs pyarrow).")] if parquet else []
+    options += [file_option("html", page), *others, json_option, force_option(), with_console]
+    return lambda function: functools.reduce(lambda command, option: option(command), reversed(options), function)
 
 
 def problem_options(
@@ -441,18 +368,11 @@ def problem_options(
     def add(function: Callable[..., int]) -> Callable[..., int]:
         @wraps(function)
         def command(
-            console: Console,
-            /,
-            *,
-            file: Path,
-            settings: tuple[str, ...],
-            output: Output,
-            prices: str | None,
-            **others: Any,
+            console: Console, /, *, file: Path, settings: tuple[str, ...], prices: str | None, **others: Any
         ) -> int:
-            output.check(FILE=file, **{name: others[name] for name in reads})
+            console.check_files({"FILE": file, **{f"--{name}": others[name] for name in reads}})
             problem = random_problem(console, file, settings, prices)
-            return function(console, problem, file=file, output=output, **others)
+            return function(console, problem, file=file, **others)
 
         named = click.argument("file", type=PATH)(command)
         return answer_options(page, *others, prices_option, set_option, rows=rows, parquet=parquet)(named)
@@ -461,49 +381,35 @@ def problem_options(
 
 
 def view_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add -o, --format, --json, --force and those of the console, gathered in the argument `view`, an `Output`."""
-    options: list[Decorator] = [
-        click.option("-o", "--output", type=PATH, metavar="FILE", help="Write to FILE, not to stdout."),
-        click.option(
-            "--format",
-            "form",
-            type=Choice(["text", "html", "md", "json"]),
-            help="Default: by the ending of -o, or text on stdout.",
-        ),
-        json_option,
-        alternative_option,
-        force_option,
-        console_options,
-    ]
+    """Add -o, --format, --json, --alternative, --force and those of the console; the first two say what is shown."""
 
-    def view(output: Path | None, form: str | None, force: bool) -> Output:
-        as_json = click.get_current_context().ensure_object(Console).json_only
-        if as_json and form not in {None, "json"}:
+    @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write to FILE, not to stdout.")
+    @click.option(
+        "--format",
+        "form",
+        type=Choice(["text", "html", "md", "json"]),
+        help="Default: by the ending of -o, or text on stdout.",
+    )
+    @json_option
+    @alternative_option
+    @force_option()
+    @with_console
+    @wraps(function)
+    def command(console: Console, /, *, output: Path | None, form: str | None, **values: Any) -> Any:
+        if console.json_only and form not in {None, "json"}:
             raise InputError(f"--json is one form of the answer and --format {form} another; leave one out")
         endings = {".html": "html", ".htm": "html", ".json": "json", ".md": "md", ".txt": "text", "": "text"}
         ending = output.suffix.lower() if output else ""
-        form = form or ("json" if as_json else endings.get(ending))
+        form = form or ("json" if console.json_only else endings.get(ending))
         if form is None:
             views = "end it in .html, .md, .json or .txt, or state --format"
             raise InputError(f"-o {output}: no view ends in {ending}; {views}")
-        return Output([], form, force) if output is None else Output([("-o", form, output)], "", force)
+        console.screen = form if output is None else ""
+        if output is not None:
+            console.files[form] = "-o", output
+        return function(console, **values)
 
-    return gathered("view", view, options)(function)
-
-
-def check_files(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None], *, force: bool) -> None:
-    """Refuse files, by the option that asks for each, that cannot be written: before the work, not after it.
-
-    inputs: files that are read, by option.
-    """
-    targets = {flag: path for flag, path in outputs.items() if path is not None}
-    for path in targets.values():
-        check_target(path, force=True)
-    check_distinct(targets, {flag: path for flag, path in inputs.items() if path is not None})
-    for path in targets.values():
-        check_free(path, force=force)
-    if "--parquet" in targets and importlib.util.find_spec("pyarrow") is None:
-        raise InputError("--parquet needs pyarrow, which is not installed; install pdplan[parquet], or write --csv")
+    return command
 
 
 def random_problem(console: Console, file: Path, settings: tuple[str, ...], prices: str | None = None) -> Problem:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeVar
 
 from .charts import Drawing
 from .text import MISSING, Align
 
+Row = TypeVar("Row")
 Facts = tuple[tuple[str, str], ...]
 """Names and their values."""
 
@@ -170,6 +172,13 @@ def table_of(columns: Sequence[Column | str], rows: Sequence[Sequence[str]], ton
         for item in columns
     )
     return Table(tuple(named), cells, tuple(tones))
+
+
+def table_by_column(
+    rows: Iterable[Row], *columns: tuple[Column | str, Callable[[Row], str]], tones: Sequence[str] = ()
+) -> Table:
+    """A table of rows of any type: each column, as of `table_of`, beside what it writes of a row."""
+    return table_of([head for head, _ in columns], [[write(row) for _, write in columns] for row in rows], tones)
 
 
 def without_empty(table: Table) -> Table:

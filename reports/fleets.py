@@ -12,7 +12,7 @@ from costmodel.words import join_words, plural
 from optimizer.plans.plan import Alternative, Plan, Pool, Route, Status, Transfer
 from optimizer.plans.records import EnginePool, JudgedFleet, Outcome, engine_counts
 
-from .document import Column, FleetDiagram, LinkLine, PoolBox, Table, table_of
+from .document import Column, FleetDiagram, LinkLine, PoolBox, Table, table_by_column, table_of
 from .question import constraint_words, served_rate, slo_classes, tightest_limits, used_words, violated
 from .slos import LEAST_SHARE, OUTCOMES, misses_used, tightest
 from .text import (
@@ -131,30 +131,18 @@ def pool_loads(plan: Plan) -> dict[str, str]:
 
 def fleet_table(plan: Plan) -> Table:
     """The pools of a fleet with their settings, their load and what it is limited by; roles unless ids name them."""
-    pools, loads = plan.pools, pool_loads(plan)
-    ids_name_roles = all(pool.id.startswith(pool.role) for pool in pools)
-    columns = [
-        Column("pool"),
-        *([] if ids_name_roles else [Column("role", optional=True)]),
-        Column("replicas × GPU"),
-        Column("max seqs", "right"),
-        Column("chunk", "right"),
-        Column("$/h", "right"),
-        Column("load", shrink=True, lines=2),
-    ]
-    rows = [
-        (
-            clean(pool.id, 20),
-            *([] if ids_name_roles else [pool.role]),
-            replicas_cell(pool, spares=pool.spare_replicas),
-            count(pool.max_num_seqs),
-            count(pool.max_num_batched_tokens),
-            money(pool.usd_per_hour),
-            loads.get(pool.id, MISSING),
-        )
-        for pool in pools
-    ]
-    return table_of(columns, rows)
+    loads = pool_loads(plan)
+    ids_name_roles = all(pool.id.startswith(pool.role) for pool in plan.pools)
+    return table_by_column(
+        plan.pools,
+        ("pool", lambda pool: clean(pool.id, 20)),
+        *([] if ids_name_roles else [(Column("role", optional=True), lambda pool: pool.role)]),
+        ("replicas × GPU", lambda pool: replicas_cell(pool, spares=pool.spare_replicas)),
+        ("#max seqs", lambda pool: count(pool.max_num_seqs)),
+        ("#chunk", lambda pool: count(pool.max_num_batched_tokens)),
+        ("#$/h", lambda pool: money(pool.usd_per_hour)),
+        (Column("load", shrink=True, lines=2), lambda pool: loads.get(pool.id, MISSING)),
+    )
 
 
 def routing_table(plan: Plan) -> Table:
@@ -164,12 +152,9 @@ def routing_table(plan: Plan) -> Table:
     """
     pieces: dict[tuple[str, str, str], list[tuple[float, Route]]] = {}
     for route in plan.routing:
-        is_colocated = route.prefill == route.decode
-        stages = (
-            {"prefill and decode": route.prefill}
-            if is_colocated
-            else {"prefill": route.prefill, "decode": route.decode}
-        )
+        stages = {"prefill": route.prefill, "decode": route.decode}
+        if route.prefill == route.decode:
+            stages = {"prefill and decode": route.prefill}
         for stage, fractions in stages.items():
             for pool, fraction in fractions.items():
                 pieces.setdefault((stage, pool, route.slo_class), []).append((fraction * route.share, route))

@@ -17,23 +17,9 @@ from search_spaces.engines import shipped_acceptance
 from search_spaces.problem import DEFAULT_VOLUME_RANGE
 from search_spaces.search_space import DTYPES
 
+from . import question
 from .document import said
 from .fleets import fleet_words, is_feasible, is_overloaded, undecided
-from .question import (
-    constraint_words,
-    day_rate,
-    has_fleet,
-    inputs_of,
-    is_simulated_row,
-    limit_words,
-    missed_slo,
-    served_rate,
-    serving_words,
-    slo_name,
-    speed_words,
-    tightest_limits,
-    violated,
-)
 from .slos import missed_classes, misses_used, requests_of, tightest, tightest_first
 from .text import (
     clean,
@@ -62,11 +48,12 @@ MOST_NAMES: Final = 3
 
 def headlines(plan: Plan) -> list[str]:
     """The answer: which fleet at which price, and whether it meets the SLO; or that there is none."""
-    if not has_fleet(plan):
+    if not question.has_fleet(plan):
         return [no_fleet_headline(plan)]
     prices = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
-    per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens at {rate(served_rate(plan))}"
-    service = f"{clean(plan.model, 40)} on {serving_words(plan)}"
+    served = rate(question.served_rate(plan))
+    per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens at {served}"
+    service = f"{clean(plan.model, 40)} on {question.serving_words(plan)}"
     return [f"Run {fleet_words(plan)} for {prices}: {per_token} of {service}.", slo_result_sentence(plan)]
 
 
@@ -81,7 +68,7 @@ def disaggregation_sentence(plan: Plan) -> str:
     if row.status is Status.INFEASIBLE:
         return f"No {name} fleet is possible: {sentence(row.why_not)}."
     if not is_feasible(row) or row.cost_usd_per_hour is None:
-        return f"No {name} fleet was found that meets {slo_name(plan)}."
+        return f"No {name} fleet was found that meets {question.slo_name(plan)}."
     difference, basis = row.cost_usd_per_hour - own, "" if row.simulated else " by formula"
     if money(own) == money(row.cost_usd_per_hour):
         return f"The cheapest {name} fleet found{basis} costs the same."
@@ -97,13 +84,13 @@ def no_fleet_headline(plan: Plan) -> str:
     """Say that there is no fleet, and why as far as the plan knows."""
     proven = plan.status is not Status.TIME_LIMIT
     none = "No fleet in the search space meets" if proven else "No fleet was found that meets"
-    none += f" {slo_name(plan, MOST_NAMES)}"
+    none += f" {question.slo_name(plan, MOST_NAMES)}"
     doubt = "" if proven else " One may exist: the search did not try every fleet."
-    limits = violated(plan) or tightest_limits(plan)[:1]
+    limits = question.violated(plan) or question.tightest_limits(plan)[:1]
     if not limits:
         return f"{none}.{doubt}"
-    names = join_words([limit_words(limit) for limit in limits])
-    is_plural = constraint_words(limits[0].constraint).partition(" on ")[0].endswith("s")  # not limit on pools
+    names = join_words([question.limit_words(limit) for limit in limits])
+    is_plural = question.constraint_words(limits[0].constraint).partition(" on ")[0].endswith("s")  # not limit on pools
     verb = "are" if len(limits) > 1 or is_plural else "is"
     return f"{none}: {names} {verb} in the way.{doubt}"
 
@@ -124,7 +111,7 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
     states no safe fleet. A plan for slow or quick GPUs says so; a fleet that misses the SLO anyway has no risk of that.
     """
     if plan.confidence:
-        return f"Figures are for GPUs {speed_words(plan)} (confidence: {plan.confidence:g})."
+        return f"Figures are for GPUs {question.speed_words(plan)} (confidence: {plan.confidence:g})."
     if missed_classes(plan):
         return ""
     if plan.safe is not None:
@@ -139,12 +126,10 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     replan = "" if plan.status is Status.STATED else "; --confidence 0.9 plans for that"
     if shares:
-        return f"{label}: {slow}, {subject} misses {missed_slo(plan)} by formula: {join_words(shares)} meet it{replan}."
-    return (
-        f"{label}: {slow}, {subject} still meets {slo_name(plan)}, by formula."
-        if 0 < len(classes) == len(plan.classes)
-        else ""
-    )
+        missed = f"{subject} misses {question.missed_slo(plan)} by formula"
+        return f"{label}: {slow}, {missed}: {join_words(shares)} meet it{replan}."
+    is_known = 0 < len(classes) == len(plan.classes)
+    return f"{label}: {slow}, {subject} still meets {question.slo_name(plan)}, by formula." if is_known else ""
 
 
 def precision_sentence(plan: Plan) -> str:
@@ -167,10 +152,10 @@ def speculation_sentence(plan: Plan) -> str:
     """Say what speculative decoding saves, and on which acceptance that rests; empty where nobody asked for it."""
     drafted = max((pool.speculative_tokens for pool in plan.pools), default=0)
     if not drafted:
-        counts = inputs_of(plan, "search").get("speculative_tokens")
+        counts = question.inputs_of(plan, "search").get("speculative_tokens")
         is_searched = plan.pools and plan.status is not Status.STATED and any(counts or ())
         return "Speculative decoding is off: no fleet that drafts tokens was found to cost less." if is_searched else ""
-    speculation = inputs_of(plan, "model", "speculation")
+    speculation = question.inputs_of(plan, "model", "speculation")
     method, acceptance = clean(speculation["method"], 10), speculation["acceptance"]
     tokens = tokens_per_step(acceptance, drafted)
     is_shipped = tuple(acceptance) == shipped_acceptance().get(speculation["method"])
@@ -197,7 +182,7 @@ def slo_result_sentence(plan: Plan, outcome: Outcome | None = None) -> str:
     if simulation is None or not simulation.classes:
         item = tightest_first(plan)[0]
         outcome = Outcome.MEETS if item.attainment >= item.attainment_goal else Outcome.MISSES
-        basis = "simulated" if is_simulated_row(plan) else "by formula, not simulated"
+        basis = "simulated" if question.is_simulated_row(plan) else "by formula, not simulated"
         return f"{result_words(outcome, item, plan.classes)}, {basis}."
     worst = max(simulation.classes, key=lambda item: misses_used(item.attainment_low, item.attainment_goal))
     result = result_words(outcome or worst.outcome, worst, simulation.classes)
@@ -250,13 +235,13 @@ def prefix_sentence(plan: Plan) -> str:
     cache = plan.prefix_cache
     if cache is None:
         return ""
-    keeps, best, load = duration(cache.keeps_s), percent(cache.at_best), inputs_of(plan, "workload")
+    keeps, best, load = duration(cache.keeps_s), percent(cache.at_best), question.inputs_of(plan, "workload")
     if "sessions" not in load and "reuse_interval" not in load:
         return (
             f"Prefix cache: the KV memory keeps a prefix for {keeps}. The stated {best} of the input tokens are found "
             "in it if each prefix is used again within that time."
         )
-    tier = inputs_of(plan, "kv_cache_tier")
+    tier = question.inputs_of(plan, "kv_cache_tier")
     in_tier = f" ({percent(cache.read)} in the KV cache tier)" if tier.get("capacity_per_gpu") else ""
     in_simulation = "" if plan.simulation is None else f", {percent(plan.simulation.prefix_hit_share)} in simulation"
     return (
@@ -328,9 +313,10 @@ def router_sentence(plan: Plan) -> str:
         return ""
     fleet, router = simulation.behind_least_requests, "behind a least-requests router (vLLM's default)"
     share = kept_by_requests(simulation, fleet)
+    goals = question.slo_name(plan)
     if undecided(fleet, plan):
-        return f"Undecided {router}: {share}, too close to tell whether the fleet meets {slo_name(plan)} there."
-    result = f"Also meets {slo_name(plan)}" if fleet.held else f"Misses {missed_slo(plan)}"
+        return f"Undecided {router}: {share}, too close to tell whether the fleet meets {goals} there."
+    result = f"Also meets {goals}" if fleet.held else f"Misses {question.missed_slo(plan)}"
     return f"{result} {router}: {share}."
 
 
@@ -361,7 +347,7 @@ def proof_sentence(plan: Plan) -> str:
     floor, bound, gap = hourly(plan.floor_usd_per_hour), plan.bound_usd_per_hour, gap_of_any_fleet(plan)
     at_prices = " at these prices" if plan.price_remarks else ""
     if plan.cost_usd_per_hour is not None and is_below(plan.floor_usd_per_hour, plan.cost_usd_per_hour):
-        refuted = f"by formula no fleet below {floor} meets {slo_name(plan)}, but this one does in simulation"
+        refuted = f"by formula no fleet below {floor} meets {question.slo_name(plan)}, but this one does in simulation"
         return f"No lower bound on the price is known: {refuted}."
     any_shape = f"o fleet{_floor_dtypes(plan)} can cost less than {floor}{at_prices}."
     if gap is not None and gap <= OPTIMAL_GAP:
@@ -375,7 +361,7 @@ def proof_sentence(plan: Plan) -> str:
         sentences.insert(0, f"Cheapest fleet found{_cheaper_words(plan, cheaper, at_prices)}.")
     elif is_bounded:
         unconfirmed = f"simulation confirmed no fleet below {hourly(plan.cost_usd_per_hour)}"
-        sentences.insert(0, f"By formula a fleet for {hourly(bound)} meets {slo_name(plan)}; {unconfirmed}.")
+        sentences.insert(0, f"By formula a fleet for {hourly(bound)} meets {question.slo_name(plan)}; {unconfirmed}.")
     return " ".join(sentences) or "No lower bound on the price is known."
 
 
@@ -385,7 +371,7 @@ def _cheaper_words(plan: Plan, cheaper: CheaperFleets, at_prices: str) -> str:
         return f": no fleet of one pool, or of a prefill and a decode pool, is cheaper{at_prices}"
     by_formula, simulated = cheaper.count - cheaper.simulated, cheaper.simulated
     number = "it" if cheaper.count == 1 else "all" if by_formula == cheaper.count else f"{by_formula:,}"
-    misses = f"{number} {'misses' if by_formula == 1 else 'miss'} {missed_slo(plan)} by formula"
+    misses = f"{number} {'misses' if by_formula == 1 else 'miss'} {question.missed_slo(plan)} by formula"
     unconfirmed = f"{simulated:,} {'was' if simulated == 1 else 'were'} not confirmed in simulation"
     if simulated == cheaper.count:
         unconfirmed = f"{'it' if simulated == 1 else 'none'} was {'not ' * (simulated == 1)}confirmed in simulation"
@@ -396,15 +382,12 @@ def _cheaper_words(plan: Plan, cheaper: CheaperFleets, at_prices: str) -> str:
 
 def _floor_dtypes(plan: Plan) -> str:
     """The precisions that the floor is for; empty where the search chose among several."""
-    chosen = any(len(inputs_of(plan, "search").get(key) or ()) > 1 for key in DTYPES)
-    pool = plan.pools[0] if plan.pools and not chosen else None
-    if pool is None:
+    if not plan.pools or any(len(question.inputs_of(plan, "search").get(key) or ()) > 1 for key in DTYPES):
         return ""
-    return (
-        f" in {pool.weight_dtype}"
-        if pool.weight_dtype == pool.kv_dtype
-        else (f" with {pool.weight_dtype} weights and {pool.kv_dtype} KV")
-    )
+    pool = plan.pools[0]
+    if pool.weight_dtype == pool.kv_dtype:
+        return f" in {pool.weight_dtype}"
+    return f" with {pool.weight_dtype} weights and {pool.kv_dtype} KV"
 
 
 def _goodput_proof(plan: Plan) -> str:
@@ -425,7 +408,7 @@ def volume_sentence(plan: Plan) -> str:
     Requests per dollar are a fleet's goodput over its price. The demand of the file is served for the same dollars.
     """
     cost, demand = plan.cost_usd_per_hour, plan.demand_rps
-    bounds = [inputs_of(plan, "objective").get(key) for key in ("min_volume", "max_volume")]
+    bounds = [question.inputs_of(plan, "objective").get(key) for key in ("min_volume", "max_volume")]
     multiples = [float(value) for value in bounds if isinstance(value, int | float) and is_number(value)]
     if plan.objective != "max_goodput_per_dollar" or not cost or len(multiples) != 2:
         return ""
@@ -439,17 +422,17 @@ def volume_sentence(plan: Plan) -> str:
 def goodput_sentence(plan: Plan) -> str:
     """Say how far the demand may grow before a class misses its SLO."""
     if not is_number(plan.goodput_rps) or plan.demand_rps <= 0:
-        return f"Goodput: the highest request rate within {slo_name(plan)} is not known."
+        return f"Goodput: the highest request rate within {question.slo_name(plan)} is not known."
     if plan.goodput_rps <= 0.0:
-        return f"Goodput: none; the fleet misses {missed_slo(plan)} at every rate that was tried."
+        return f"Goodput: none; the fleet misses {question.missed_slo(plan)} at every rate that was tried."
     if plan.objective != "min_cost":
-        return f"Goodput: {rate(plan.goodput_rps)} within {slo_name(plan)}."
+        return f"Goodput: {rate(plan.goodput_rps)} within {question.slo_name(plan)}."
     more = plan.goodput_rps / plan.demand_rps
     change = percentage(abs(more - 1.0), 1)
     room = f"{change} over" if more < MANY_TIMES else f"{significant(more)} times"
     room = "no more than" if change == "0 %" else f"{change} below" if more < 1.0 else room
-    basis = " by formula" if is_simulated_row(plan) else ""
-    return f"Goodput: {rate(plan.goodput_rps)} within {slo_name(plan)}{basis} ({room} the demand)."
+    basis = " by formula" if question.is_simulated_row(plan) else ""
+    return f"Goodput: {rate(plan.goodput_rps)} within {question.slo_name(plan)}{basis} ({room} the demand)."
 
 
 def growth_sentence(plan: Plan) -> str:
@@ -462,7 +445,7 @@ def growth_sentence(plan: Plan) -> str:
         return per_dollar
     fails = simulation.goodput_fails_rps
     is_undecided = simulation.beyond_goodput is not None and not simulation.beyond_goodput.missed
-    result = "the simulation is undecided" if is_undecided else f"the fleet misses {missed_slo(plan)}"
+    result = "the simulation is undecided" if is_undecided else f"the fleet misses {question.missed_slo(plan)}"
     return f"{per_dollar} At {rate(fails)} {result}."
 
 
@@ -472,9 +455,7 @@ def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
     is_endless = any(times.high is None for bar in bars for times in (bar.ttft_s, bar.tpot_s) if times is not None)
     return said(
         "90 % interval: nine of ten past predictions were off by no more than this." if bars else "",
-        "To overload: GPUs as slow as our slowest predictions cannot keep up, so the queue grows."
-        if is_endless
-        else "",
+        "To overload: GPUs as slow as our slowest predictions cannot keep up, so the queue grows." * is_endless,
     )
 
 
@@ -485,7 +466,7 @@ def day_price_words(plan: Plan, opening: str = "") -> str:
     p_day = p_peak × peak rate / mean rate. Empty too for a stated fleet that cannot serve its peak, and so not the
     day's requests. opening: what a whole sentence begins with.
     """
-    mean, peak = day_rate(plan), plan.usd_per_million_output_tokens
+    mean, peak = question.day_rate(plan), plan.usd_per_million_output_tokens
     is_too_small = plan.status is Status.STATED and is_number(plan.goodput_rps) and plan.goodput_rps < plan.demand_rps
     if not mean or not peak or plan.objective != "min_cost" or is_too_small:
         return ""

@@ -135,7 +135,7 @@ def documents(path: Path) -> Iterator[ResultDocument]:
     name = shown_path(path)
     text = read_text(path, LARGEST_RESULTS, "a benchmark result")
     if path.suffix in {".yaml", ".yml"}:
-        source, _ = parse_source(text, name)
+        source = parse_source(text, name)
         yield ResultDocument(source, source.value, "")
         return
     place = after_space(text, 0)

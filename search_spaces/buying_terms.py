@@ -353,8 +353,8 @@ def load_terms(problem: Problem, path: Path | None = None, changes: Mapping[str,
         if faults:
             raise problem.refusal(faults)
     if path is not None:
-        terms_source, terms_faults = read_source(path, "file of terms", TERMS_SCHEMA)
-        file = sections_of(terms_source, terms_faults, TermsFile)
+        terms_source = read_source(path, "file of terms", TERMS_SCHEMA)
+        file = sections_of(terms_source, TermsFile)
         terms_source.check(_unknown(file.accelerators, problem))
         section = section.model_copy(update={name: getattr(file, name) for name in file.model_fields_set - {"schema_"}})
         source = str(path) if "accelerators" in file.model_fields_set else source

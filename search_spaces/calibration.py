@@ -494,7 +494,7 @@ def _catalog_error(records: Sequence[Record], setup: Setup, times: int) -> float
 
 def calibrated_overlay(calibration: Calibration, heading: Sequence[str], source: str, base: Path | None) -> str:
     """The text of the overlay: scaled efficiencies and, where they were fitted, host times; `base` is kept in it."""
-    content = {} if base is None else read_source(base, max_bytes=MAX_OVERLAY_BYTES)[0].value
+    content = {} if base is None else read_source(base, max_bytes=MAX_OVERLAY_BYTES).value
     catalog = calibration.setup.catalog
     accelerator = calibration.setup.accelerator.name
     spelling = next(

@@ -11,7 +11,7 @@ times of engines, which `pdplan calibrate` writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -271,9 +271,9 @@ def load_catalog(overlay: Path | None = None, prices: str | None = None) -> Acce
     """
     catalog = _shipped_catalog()
     if overlay is not None:
-        source, faults = read_source(overlay, "catalog", max_bytes=MAX_OVERLAY_BYTES)
-        file = sections_of(source, [*faults, *_name_faults(source.value, catalog)], OverlayFile)
-        faults = []
+        source = read_source(overlay, "catalog", max_bytes=MAX_OVERLAY_BYTES)
+        source = replace(source, faults=[*source.faults, *_name_faults(source.value, catalog)])
+        file, faults = sections_of(source, OverlayFile), list[Fault]()
         for name, change in file.accelerators.items():
             try:
                 catalog = _overlaid(catalog, name, change, overlay.name)
@@ -308,7 +308,11 @@ def _name_faults(content: Mapping[str, Any], catalog: AcceleratorCatalog) -> Ite
 
 @cache
 def _shipped_catalog() -> AcceleratorCatalog:
-    """The data files of the distribution, read once."""
+    """The data files of the distribution, read once.
+
+    >>> {"hopper", "cdna4"} <= _shipped_catalog().generations, "rubin" in _shipped_catalog().generations
+    (True, False)
+    """
     efficiency = parse_efficiency(*(shipped_table(PACKAGE, file) for file in ("efficiency.yaml", "in_engine.yaml")))
     entries, prices = dict(shipped_table(PACKAGE, ACCELERATORS)[TOP]), shipped_prices()
     models = {name: entry.pop("price_like", None) for name, entry in entries.items()}
@@ -318,27 +322,17 @@ def _shipped_catalog() -> AcceleratorCatalog:
         try:
             catalog = catalog.with_entry(name, entries[name], own)
         except FaultsError as error:
-            source, _ = parse_source(shipped_text(PACKAGE, ACCELERATORS), f"{PACKAGE.replace('.', '/')}/{ACCELERATORS}")
+            source = parse_source(shipped_text(PACKAGE, ACCELERATORS), f"{PACKAGE.replace('.', '/')}/{ACCELERATORS}")
             faults = [replace(fault, path=(TOP, name, *fault.path)) for fault in error.faults]
             raise InputError(source.render(faults)) from None
-    generations = measured_generations(catalog.accelerators.values())
+    kernels = {item.generation for item in catalog.accelerators.values() if item.measured}
+    engines = {word for strata in error_table().values() for key in strata for word in key.split("/")}
+    generations = frozenset(kernels | engines) - {""}  # of which kernels, or a whole engine, were measured
     accelerators = {
         name: replace(item, generation_measured=item.generation in generations)
         for name, item in catalog.accelerators.items()
     }
     return replace(catalog, accelerators=accelerators, generations=generations)
-
-
-def measured_generations(accelerators: Iterable[Accelerator]) -> frozenset[str]:
-    """Generations of accelerators of which kernels, or a whole engine, were measured.
-
-    >>> generations = measured_generations(load_catalog().accelerators.values())
-    >>> {"hopper", "cdna4"} <= generations, "rubin" in generations
-    (True, False)
-    """
-    kernels = {accelerator.generation for accelerator in accelerators if accelerator.measured}
-    keys = {key for strata in error_table().values() for key in strata}
-    return frozenset(kernels | {word for key in keys for word in key.split("/")}) - {""}
 
 
 def _overlaid(catalog: AcceleratorCatalog, spelling: str, entry: Any, file: str) -> AcceleratorCatalog:

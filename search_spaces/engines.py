@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from costmodel.accelerator import Origin
-from costmodel.engine import SCHEDULERS, Draft, EngineMemory, EngineOverhead, FractionOf, ServingPolicy
+from costmodel.engine import Draft, EngineMemory, EngineOverhead, Policy, ServingPolicy
 from costmodel.errors import UnknownNameError
 from costmodel.units import MICRO
 
@@ -40,19 +40,21 @@ def engine_name(word: str) -> str:
 class EngineSupport:
     """The abilities of a serving engine.
 
-    weight_only: formats that it runs on a vendor's GPUs without units of their kind, a vendor not named is not judged;
-    only_vendor: whose GPUs it runs on, empty: any; sixteen_bit_latents: whether its only kernel for latent attention on
-    every GPU reads a 16-bit cache; eight_bit_compressed: whether its kernel for compressed attention keeps an 8-bit
-    cache alone; staged_drafts_since: first version that drafts tokens with pipeline stages, empty: none does;
-    unshared_drafts: methods by which it does not draft with data-parallel attention; cache_quantizers: tools whose
-    checkpoints, where they state an FP8 KV cache, get one unless the command line states another; no_wider_cache:
-    whether it cannot even then; block_tokens: of a KV block, also of latent and of compressed attention, 0: as of any
-    other [token]; tails, shared_tails: whether it computes only the end of a prompt where nothing reads the rest
-    (`LayerGroup.tail`), without and with data-parallel attention; state_bits: of an element of linear attention's state
-    where no config states it [bit]; expert_copies: whether files can ask it for second copies of experts;
-    data_parallel_parts: whether attention may be data-parallel over a part of the ranks, each of several GPUs.
+    scheduler: how it fills its steps; weight_only: formats that it runs on a vendor's GPUs without units of their kind,
+    a vendor not named is not judged; only_vendor: whose GPUs it runs on, empty: any; sixteen_bit_latents: whether its
+    only kernel for latent attention on every GPU reads a 16-bit cache; eight_bit_compressed: whether its kernel for
+    compressed attention keeps an 8-bit cache alone; staged_drafts_since: first version that drafts tokens with pipeline
+    stages, empty: none does; unshared_drafts: methods by which it does not draft with data-parallel attention;
+    cache_quantizers: tools whose checkpoints, where they state an FP8 KV cache, get one unless the command line states
+    another; no_wider_cache: whether it cannot even then; block_tokens: of a KV block, also of latent and of compressed
+    attention, 0: as of any other [token]; tails, shared_tails: whether it computes only the end of a prompt where
+    nothing reads the rest (`LayerGroup.tail`), without and with data-parallel attention; state_bits: of an element of
+    linear attention's state where no config states it [bit]; expert_copies: whether files can ask it for second copies
+    of experts; data_parallel_parts: whether attention may be data-parallel over a part of the ranks, each of several
+    GPUs.
     """
 
+    scheduler: Policy
     weight_only: Mapping[str, frozenset[str]]
     block_tokens: int
     state_bits: int
@@ -79,23 +81,21 @@ ENGINES = tuple(SUPPORT)
 
 @cache
 def load_engine_memory(name: str) -> EngineMemory:
-    """What a serving engine needs beside weights and KV cache; an unknown name is an error that offers the nearest.
+    """What a serving engine needs beside weights and KV cache.
 
     >>> load_engine_memory("sglang").fraction_of.value
     'startup'
     """
-    figures = dict(_entry("engine_memory.yaml", name))
-    base = FractionOf(figures.pop("fraction_of"))
-    return EngineMemory(base, **_numbers({key: figures[key] for key in figures.keys() - {"origin", "source"}}))
+    return TypeAdapter(EngineMemory).validate_python(in_base_units(_entries("engine_memory.yaml")[name]))
 
 
 def load_serving_policy(name: str, changes: EngineChanges = NO_CHANGES) -> ServingPolicy:
-    """How a serving engine treats requests, with the user's changes; an unknown name is refused with the nearest.
+    """How a serving engine treats requests, with the user's changes.
 
     >>> load_serving_policy("sglang").scheduler.exclusive_prefill
     True
     """
-    entry = _entry("engines.yaml", name, changes)
+    entry = {**_entries("engines.yaml")[name], **changes.get(name, {})}
     fitted = entry["serving"]["fitted"]
     step, request = entry["step_overhead_us"] * MICRO, entry["per_request_overhead_us"] * MICRO
     overhead = EngineOverhead(step, request, Origin(entry["origin"]), entry["source"])
@@ -104,25 +104,13 @@ def load_serving_policy(name: str, changes: EngineChanges = NO_CHANGES) -> Servi
 
 def serving_policy(name: str, overhead: EngineOverhead, fitted: Mapping[str, float]) -> ServingPolicy:
     """The policy of a known engine with other fitted figures, by their keys in engines.yaml."""
-    serving = _entry("engines.yaml", name)["serving"]
+    serving = _entries("engines.yaml")[name]["serving"]
     return ServingPolicy(
-        scheduler=SCHEDULERS[name],
+        scheduler=SUPPORT[name].scheduler,
         **{key: serving[key] for key in ("token_budget", "memory_fraction", "quantized_kv_dtype")},
-        **_numbers(fitted),
+        **in_base_units(fitted),
         overhead=overhead,
     )
-
-
-def _numbers(figures: Mapping[str, float]) -> dict[str, Any]:
-    return {key: float(value) for key, value in in_base_units(figures).items()}
-
-
-def _entry(file: str, name: str, changes: EngineChanges = NO_CHANGES) -> Mapping[str, Any]:
-    """The entry of an engine, with the user's figures laid over it."""
-    entries = _entries(file)
-    if name not in entries:
-        raise UnknownNameError("engine", name, entries)
-    return {**entries[name], **changes.get(name, {})}
 
 
 @cache

@@ -359,20 +359,12 @@ class FileSection(BaseModel):
             hint = _COMMA if comma else cls.hint_for(key)
             faults.append(Fault((key,), f"is not a known key; {hint}", on_key=True))
         meant = {nearest_name(str(key), sorted(names)) for key in section if key not in known}
-        faults += [
-            Fault((field.alias or key,), f"is missing{_meaning(field)}")
-            for key, field in cls.model_fields.items()
-            if field.is_required() and not {key, field.alias} & (section.keys() | meant)
-        ]
-        faults += [
-            Fault(
-                (key,),
-                f"means the same as {shown(field.alias)}, which is stated too; keep one of them",
-                on_key=True,
-            )
-            for key, field in cls.model_fields.items()
-            if field.alias and {key, field.alias} <= section.keys()
-        ]
+        for key, field in cls.model_fields.items():
+            if field.is_required() and not {key, field.alias} & (section.keys() | meant):
+                faults.append(Fault((field.alias or key,), f"is missing{_meaning(field)}"))
+            if field.alias and {key, field.alias} <= section.keys():
+                sentence = f"means the same as {shown(field.alias)}, which is stated too; keep one of them"
+                faults.append(Fault((key,), sentence, on_key=True))
         return _all_at_once(section, handler, faults)
 
 
@@ -419,28 +411,24 @@ def checked_together(check: Callable[[Any], Iterator[tuple[Keys, str]]]) -> Wrap
 S = TypeVar("S", bound=BaseModel)
 
 
-def sections_of(source: Source, faults: Iterable[Fault], kind: type[S]) -> S:
-    """Read a file as its sections; an InputError has all faults: earlier ones, and those found at other places."""
-    file, all_faults = sound_sections(source, faults, kind)
+def sections_of(source: Source, kind: type[S]) -> S:
+    """Read a file as its sections; an InputError has all faults: those of its text, and those found at other places."""
+    file, all_faults = sound_sections(source, kind)
     if file is None or all_faults:
         raise InputError(source.render(all_faults))
     return file
 
 
-def sound_sections(
-    source: Source, faults: Iterable[Fault], kind: type[S], context: object = None
-) -> tuple[S | None, list[Fault]]:
+def sound_sections(source: Source, kind: type[S], context: object = None) -> tuple[S | None, list[Fault]]:
     """Read a file as its sections (None if they have faults), with all faults, for callers that look for more.
 
-    faults: found already, in whose places nothing else is looked for; context: what validation may look up.
+    Where its text is at fault nothing else is looked for. context: what validation may look up.
     """
-    faults = list(faults)
     try:
-        return kind.model_validate(source.value, context=context), faults
+        return kind.model_validate(source.value, context=context), [*source.faults]
     except ValidationError as error:
-        places = {fault.path for fault in faults}
-        schema_faults = faults_of(error)
-        return None, faults + [fault for fault in schema_faults if source.settle(fault.path) not in places]
+        places = {fault.path for fault in source.faults}
+        return None, [*source.faults, *(f for f in faults_of(error) if source.settle(f.path) not in places)]
 
 
 def section_of(value: object, kind: type[S], above: Keys) -> S:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from costmodel.errors import UNSHOWABLE, UNWRITABLE, InputError, shortened
 from costmodel.units import MIB
@@ -188,8 +188,7 @@ MAX_SHOWN = 100
 """Characters of a source line that are shown; longer ones are cut around the caret."""
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Line and column, both counted from 1."""
 
     line: int
@@ -233,8 +232,8 @@ class FaultsError(InputError):
 class Source:
     """A file as read: its plain value, and the place of every key and value.
 
-    overridden: paths whose values came from elsewhere (the command line), so that they have no place in the file, and
-    how each was stated there.
+    faults: of the text itself, such as a key that stands twice; overridden: paths whose values came from elsewhere (the
+    command line), so that they have no place in the file, and how each was stated there.
     """
 
     name: str
@@ -242,6 +241,7 @@ class Source:
     value: Any
     values: Mapping[Keys, Position] = field(default_factory=dict)
     keys: Mapping[Keys, Position] = field(default_factory=dict)
+    faults: Sequence[Fault] = ()
     overridden: Mapping[Keys, str] = field(default_factory=dict)
 
     def locate(self, path: Keys, *, on_key: bool = False) -> Position | None:
@@ -296,7 +296,7 @@ class Source:
         faults_in_place = [replace(fault, path=self.settle(fault.path)) for fault in faults]
         pairs = [(fault.position or self.locate(fault.path, on_key=fault.on_key), fault) for fault in faults_in_place]
         pairs = list(dict.fromkeys(pairs))
-        pairs.sort(key=lambda item: (item[0].line, item[0].column) if item[0] else (0, 0))
+        pairs.sort(key=lambda item: item[0] or (0, 0))
         sentences = []
         for position, fault in pairs:
             override = self.override_of(fault.path)

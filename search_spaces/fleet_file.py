@@ -166,8 +166,8 @@ def load_fleet(
     """
     path = Path(path)
     check_name(path)
-    source, faults = read_source(path, "fleet", FLEET_SCHEMA)
-    file = sections_of(source, faults, FleetFile)
+    source = read_source(path, "fleet", FLEET_SCHEMA)
+    file = sections_of(source, FleetFile)
     settings = {key: value for key in ("engine", "memory_fraction") if (value := getattr(file, key)) is not None}
     changes = {"objective": Goal.MIN_COST.value, **(overrides or {}), **settings}
     problem, base = _problem_served(source, path, file, None if workload is None else Path(workload), changes)
@@ -192,7 +192,7 @@ def _problem_served(
         )
         section = replace(source, value=source.value["workload"], values=values, keys=keys)
         inner = overridden(section, changes, path.parent)
-        return stated_problem(inner, [], path.parent, file.name or path.stem), path.parent
+        return stated_problem(inner, path.parent, file.name or path.stem), path.parent
     place = workload or path.parent / str(file.workload)
     if workload is None and not place.exists():
         fault = f"there is no {shown(file.workload)}; name a workload file, or write one: pdplan init {file.workload}"

@@ -87,8 +87,8 @@ def load_problem(path: Path | str, overrides: Mapping[str, Any] | None = None) -
     """
     path = Path(path)
     check_name(path)
-    source, faults = read_source(path, "workload", WORKLOAD_SCHEMA)
-    return stated_problem(overridden(source, overrides or {}, path.parent), faults, path.parent, path.stem)
+    source = overridden(read_source(path, "workload", WORKLOAD_SCHEMA), overrides or {}, path.parent)
+    return stated_problem(source, path.parent, path.stem)
 
 
 def overridden(source: Source, overrides: Mapping[str, Any], base: Path) -> Source:
@@ -121,20 +121,19 @@ def problem_of(inputs: Mapping[str, Any], name: str, base: Path) -> Problem:
         InputError: as `load_problem` does.
     """
     source = _with_any_accelerator(Source(name, (), json.loads(json.dumps(inputs))), base)
-    return stated_problem(source, [], base, name)
+    return stated_problem(source, base, name)
 
 
-def stated_problem(source: Source, faults: list[Fault], base: Path, name: str) -> Problem:
-    """Return the problem of a source, called `name` unless it names itself.
+def stated_problem(source: Source, base: Path, name: str) -> Problem:
+    """Return the problem of a source, called `name` unless it names itself; InputError with all of its faults.
 
-    faults: of the source that are known; base: folder from which files named inside are looked up.
-    Raises InputError with these and all others.
+    base: folder from which files named inside are looked up.
     """
     catalog, catalog_faults = _catalog(source.value, base)
     sections = dict[str, Any]()
     check_accelerator = (lambda _name: None) if catalog_faults else catalog.accelerator
     context = Context(check_accelerator, lambda name: load_model(name, base), sections)
-    file, all_faults = sound_sections(source, faults, WorkloadFile, context)
+    file, all_faults = sound_sections(source, WorkloadFile, context)
     section = sections.get("model")
     model = None if section is None else load_model(section.name or section.config or section.architecture, base)
     entries = sections.get("accelerators", ()) if not catalog_faults else ()

@@ -146,13 +146,10 @@ def measured_engine(
     *,
     kv_dtype: str,
     memory_fraction: float,
-    engine: str = "vllm",
-    role: Role = Role.COLOCATED,
-    speculation: Speculation | None = None,
 ) -> EngineConfig:
     """One worker of a measured deployment, without limits of its scheduler: those belong to the serving policy.
 
-    InputError where its pipeline has more stages than the model has layers.
+    It is colocated, of vLLM, and drafts nothing. InputError where its pipeline has more stages than the model layers.
     """
     if split.pipeline > model.num_layers:
         raise InputError(f"pp {split.pipeline} is more than the {model.num_layers} layers of {model.name}")
@@ -160,16 +157,15 @@ def measured_engine(
         split = replace(split, expert=1)
     return EngineConfig(
         accelerator=catalog.accelerator(accelerator),
-        role=role,
+        role=Role.COLOCATED,
         parallelism=split,
         weight_dtype=dtype,
         kv_dtype=kv_dtype,
         max_num_seqs=USUAL_SEQS,
         max_num_batched_tokens=8192,
         max_model_len=ROOMY,
-        memory=load_engine_memory(engine),
+        memory=load_engine_memory("vllm"),
         memory_fraction=memory_fraction,
-        speculation=speculation,
     )
 
 
@@ -285,21 +281,12 @@ def deployment_of(row: MeasuredRun, published_model: Transformer, catalog: Accel
     if row.decode is not None:
         workers = {Role.PREFILL: row.prefill, Role.DECODE: row.decode}
     speculation, speculation_note = speculation_of(settings, engine)
-    sides = [
-        measured_engine(
-            catalog,
-            row.accelerator,
-            model,
-            side.split,
-            dtype,
-            kv_dtype=kv_dtype,
-            memory_fraction=settings.memory_fraction or policy.memory_fraction,
-            engine=engine,
-            role=role,
-            speculation=speculation,
-        )
-        for role, side in workers.items()
-    ]
+    memory, share = load_engine_memory(engine), settings.memory_fraction or policy.memory_fraction
+    sides = []
+    for role, side in workers.items():
+        worker = (catalog, row.accelerator, model, side.split, dtype)
+        config = measured_engine(*worker, kv_dtype=kv_dtype, memory_fraction=share)
+        sides.append(replace(config, role=role, memory=memory, speculation=speculation))
     is_nominal = row.source.startswith(RUNS)
     shortest = SHORTEST if is_nominal else 1.0
     isl, osl = (length * (1.0 + shortest) / 2.0 for length in (row.isl, row.osl))

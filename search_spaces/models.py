@@ -152,8 +152,7 @@ def load_model(name_or_path: str, base_dir: Path | None = None) -> Transformer:
     if path is None or not (exists or explicit):
         return catalog_model(name_or_path)  # which refuses it
     if path.suffix.lower() in ARCHITECTURES:
-        source, faults = read_source(path, "model", ARCHITECTURE_SCHEMA)
-        return sections_of(source, faults, ArchitectureFile).transformer()
+        return sections_of(read_source(path, "model", ARCHITECTURE_SCHEMA), ArchitectureFile).transformer()
     config, title = _named_config(path, name)
     try:
         return parse_config(config, title, source=name)

@@ -212,11 +212,8 @@ class AcceleratorSection(FileSection):
     def hint_for(cls, key: str) -> str:
         """As of any section; where a key looks like the name of a GPU, also how to state that."""
         hint = super().hint_for(key)
-        return (
-            f"a GPU's name is a value, as in [{{name: H100}}]; {hint}"
-            if re.fullmatch("[A-Za-z]+[ -]?[0-9][^_]*", key)
-            else hint
-        )
+        is_like_a_gpu = re.fullmatch("[A-Za-z]+[ -]?[0-9][^_]*", key)
+        return f"a GPU's name is a value, as in [{{name: H100}}]; {hint}" if is_like_a_gpu else hint
 
     name: Text
     """Name in the catalog (`pdplan gpus` lists them)."""

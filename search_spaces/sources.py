@@ -35,10 +35,8 @@ _TEXT = "tag:yaml.org,2002:str"
 """The tag of every value that has none of its own here."""
 
 
-def read_source(
-    path: Path, label: str = "", schema: str = "", max_bytes: int = MAX_BYTES
-) -> tuple[Source, list[Fault]]:
-    """Read a YAML file whose root is a mapping; return it and its faults, or raise `InputError` if nothing can be read.
+def read_source(path: Path, label: str = "", schema: str = "", max_bytes: int = MAX_BYTES) -> Source:
+    """Read a YAML file whose root is a mapping, with its faults; raise `InputError` if nothing can be read.
 
     Args:
         path: the file.
@@ -46,13 +44,13 @@ def read_source(
         schema: that of such files, where they have one.
         max_bytes: size above which it is refused unread [byte].
     """
-    source, faults = parse_source(read_text(path, max_bytes, mend=IN_A_TRACE), str(path), label)
+    source = parse_source(read_text(path, max_bytes, mend=IN_A_TRACE), str(path), label)
     if label:
         check_kind(source, label, schema)
-    return source, faults
+    return source
 
 
-def parse_source(text: str, name: str, label: str = "") -> tuple[Source, list[Fault]]:
+def parse_source(text: str, name: str, label: str = "") -> Source:
     """Parse YAML text as `read_source` does; `name` stands for the file in messages."""
     lines = tuple(text.splitlines())
     root = _compose(text, name, lines)
@@ -63,7 +61,7 @@ def parse_source(text: str, name: str, label: str = "") -> tuple[Source, list[Fa
         raise InputError(f"{name}: contains {kind}, but must have keys and values such as 'name: chat'")
     walker = _Walker(name, lines)
     value = walker.build(root, (), 0)
-    return Source(name, lines, value, walker.values, walker.keys), walker.faults
+    return Source(name, lines, value, walker.values, walker.keys, walker.faults)
 
 
 def empty_error(name: str, label: str) -> InputError:

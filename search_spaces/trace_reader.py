@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from costmodel.arrays import IntArray
 from costmodel.errors import InputError, UnknownNameError, name_hint, name_list, shown
 from costmodel.units import MIB
-from costmodel.words import percentage
+from costmodel.words import percentage, plural
 
 from .bounds import TOKENS
 from .files import delimiter_of, kind_of_bytes, open_file, regular_size, shipped_table
@@ -411,8 +411,6 @@ def read_rows(
     layout: one of TRACE_FORMATS; columns: {arrival, isl, osl, arrival_unit} for formats csv and jsonl; progress is
     told the share of the file that has been read [1].
     """
-    if limit is not None and limit < 1:
-        raise InputError(f"limit: {limit} must be at least 1")
     head = _head(path)
     form, columns_of = _layout(path, head, layout, columns)
     is_json = FORMATS[form]["json"]
@@ -433,20 +431,14 @@ def servable(path: Path, rows: Rows, columns: Columns) -> tuple[Rows, str]:
     InputError where so many are that it is no slip but another column or unit.
     """
     lengths = (columns.isl, rows.isl), (columns.osl, rows.osl)
-    odd = [(tokens < 1) | (tokens > MAX_TOKENS) for _, tokens in lengths]
-    out = odd[0] | odd[1]
+    out = np.any([(tokens < 1) | (tokens > MAX_TOKENS) for _, tokens in lengths], axis=0)
     if not out.any():
         return rows, ""
     first, left_out = int(np.argmax(out)), int(np.count_nonzero(out))
-    line, fault = (
-        int(rows.line[first]),
-        " and ".join(
-            f"{name} is {'missing' if tokens[first] == MISSING else tokens[first]}"
-            for (name, tokens), mask in zip(lengths, odd, strict=True)
-            if mask[first]
-        ),
-    )
-    words = f"{left_out:,} of {len(rows):,} {'row' if len(rows) == 1 else 'rows'} cannot be served"
+    line, values = int(rows.line[first]), [(name, int(tokens[first])) for name, tokens in lengths]
+    odd = [(name, length) for name, length in values if not 1 <= length <= MAX_TOKENS]
+    fault = " and ".join(f"{name} is {'missing' if length == MISSING else length}" for name, length in odd)
+    words = f"{left_out:,} of {plural(len(rows), 'row')} cannot be served"
     if left_out > MOST_UNSERVABLE * len(rows):
         raise InputError(
             f"{path}:{line}: {fault}, but must be a whole number of tokens from 1 to {MAX_TOKENS}; {words}, and at "
@@ -479,8 +471,6 @@ def _head(path: Path) -> str:
 
 def _layout(path: Path, head: str, layout: str, mapping: Mapping[str, str] | None) -> tuple[str, Columns]:
     """The format of a file with this first line, and its three columns: as the mapping says, or by known names."""
-    if layout not in TRACE_FORMATS:
-        raise UnknownNameError("trace format", layout, TRACE_FORMATS)
     where, is_auto = f"{path}:1", layout == AUTO
     if is_auto and head.startswith("["):
         raise InputError(f"{where}: the file is a JSON array, but must have one JSON object per line (JSONL)")

@@ -26,7 +26,7 @@ from costmodel.arrays import FloatArray, IntArray
 from costmodel.errors import InputError, shown
 from costmodel.prefix_cache import TimeDistribution, from_quantiles, uniform_reuse
 from costmodel.units import MILLI
-from costmodel.words import percentage
+from costmodel.words import percentage, plural
 from costmodel.workload import Buckets, Workload, coarsen, whole_parts
 
 from .problem import LEAST_RECORDED
@@ -357,11 +357,9 @@ class TraceSummary:
         """What a reader of the figures must know, one sentence each."""
         notes = [f"{self.left_out}; no figure counts them."] * bool(self.dropped)
         if self.too_long:
-            subject, verb = (
-                ("1 request has", "is") if self.too_long == 1 else (f"{self.too_long:,} requests have", "are")
-            )
-            left_out = f"more than {self.most_tokens:,} tokens (ISL + OSL) and {verb} left out of all figures."
-            notes.append(f"{subject} {left_out}")
+            has, are = ("has", "is") if self.too_long == 1 else ("have", "are")
+            most = f"{has} more than {self.most_tokens:,} tokens (ISL + OSL)"
+            notes.append(f"{plural(self.too_long, 'request')} {most} and {are} left out of all figures.")
         if self.out_of_order:
             subject = "1 arrival is" if self.out_of_order == 1 else f"{self.out_of_order} arrivals are"
             notes.append(f"{subject} earlier than the line before; the trace was sorted by arrival.")

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from optimizer.fleets.purchase import gpu_cost, within_limits
+from optimizer.fleets.fleet import gpu_cost, within_limits
 from optimizer.loads.effort import Brake, Effort, Level
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, as_planned, make_instance
 from optimizer.recommend.optimize import optimize

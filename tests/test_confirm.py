@@ -97,7 +97,7 @@ def test_a_verdict_may_take_as_many_requests_as_a_confirmation(monkeypatch: pyte
         rules.append(cast("Rule", arguments[-1]))
         return undecided
 
-    monkeypatch.setattr(benches, "judge_until", captured)
+    monkeypatch.setattr(Slice, "judged", captured)
     assert Bench(instance, 0, 100_000).part(fleet).until_decided(never) is undecided
     assert rules[0](undecided) == 8
     assert benches.MOST_DECIDING >= 8 * 100_000

@@ -7,9 +7,9 @@ import os
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import resources
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,14 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from costmodel.engine import SCHEDULERS
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.plans.plan import Plan, Pool
 from optimizer.verification.judge import simulated_fleet
-from reports.deploy.deployment import Deployment, legal_flag
+from reports.deploy.deployment import Deployment, fact, version_numbers
 from reports.deploy.files import deployment_files, refuse_undeployable, start_files
 from reports.deploy.hosts import place
+from search_spaces.engines import ENGINES
 from tests.deploy_cases import (
     ALIKE,
     PAIR,
@@ -58,6 +58,8 @@ COMBINATIONS = [
     ("trtllm", "1.3.0rc29", "trtllm"),
 ]
 PER_TARGET = 40
+FLAGS = json.loads(Path(__file__).with_name("engine_flags.json").read_text("utf-8"))
+"""What the parsers of engines take."""
 """Random plans that every target sees at least."""
 
 
@@ -101,15 +103,15 @@ def written(plan: Plan, target: str, version: str | None = None) -> dict[str, st
     return files
 
 
-def known_flags(deployment: Deployment, flags: Collection[str]) -> set[str]:
+def known_flags(deployment: Deployment, flags: Mapping[str, Any]) -> set[str]:
     """Those that the program of an engine has, by the dump of its parser; all of TensorRT-LLM on hosts has none."""
     engine, workers = deployment.engine, deployment.target.workers
     if engine == "trtllm" and not workers:
         return set(flags)
-    facts = json.loads((resources.files("reports.deploy") / "data" / "flags.json").read_text("utf-8"))
-    dynamo = facts["dynamo"]["flags"][deployment.options.version][f"{engine}_worker"] if workers else {}
-    version = deployment.engine_version
-    return {flag for flag in flags if flag in dynamo or (engine != "trtllm" and legal_flag(engine, version, flag))}
+    dynamo = FLAGS["dynamo"]["flags"][deployment.options.version][f"{engine}_worker"] if workers else {}
+    names = {} if engine == "trtllm" else FLAGS[engine]["flags"]["names"]
+    kinds = {flag: dynamo.get(flag) or names.get(flag.replace("--no-", "--")) for flag in flags}
+    return {flag for flag, kind in kinds.items() if kind and ("switch" in str(kind)) == (flags[flag] is True)}
 
 
 def planned_flags(pool: Pool, deployment: Deployment, length: int) -> dict[str, Any]:
@@ -280,7 +282,7 @@ ON_RANKS = (Case("colocated", ep=4, dp=4, seqs=64, tokens=8192),)
 FLEETS = [(APART, ""), (TOGETHER, ""), (IN_STAGES, ""), (ON_RANKS, "Qwen3-30B-A3B")]
 
 
-@pytest.mark.parametrize("engine", SCHEDULERS)
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("pools", "model"), FLEETS)
 def test_limits_are_those_of_the_simulation(engine: str, pools: tuple[Case, ...], model: str) -> None:
     plan = plan_of(pools, Ask(model or "Llama-3.1-8B", engine=engine))
@@ -298,9 +300,6 @@ def test_limits_are_those_of_the_simulation(engine: str, pools: tuple[Case, ...]
 
 # --- manifests against the schemas of their resources, strictly, and flags against the dumps of the engines' parsers
 
-DUMPED = ("0.20.1", "0.24.0", "0.31.0", "0.33.0")
-"""Versions of vLLM whose parsers were dumped."""
-
 
 def loaded(path: Path) -> Any:
     return json.loads(path.read_text("utf-8"))
@@ -317,14 +316,16 @@ def test_planner_config_passes_its_schema(data: Path, pools: tuple[Case, ...], m
     assert (config["ttft_ms"], config["itl_ms"]) == (600.0, 30.0)  # the tighter of the plan's two classes
 
 
-def test_shipped_flag_facts_are_those_of_the_dumps(data: Path) -> None:
-    dump = loaded(data / "deploy" / "vllm_flags.json")["flags"]
-    for version in DUMPED:
-        for name, entry in dump.items():
-            assert (legal_flag("vllm", version, name) is not None) == (version in entry["versions"])
-    sglang = loaded(data / "deploy" / "sglang_flags_0.5.23.json")["flags"]
-    legal = {name for name, entry in sglang.items() if entry.get("no_cli") != "True"}
-    assert {name for name in sglang if legal_flag("sglang", "0.5.23", name) is not None} == legal
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_parsers_take_every_flag_with_every_word(engine: str) -> None:
+    facts = FLAGS[engine]["flags"]
+    for version, (name, row) in product(facts["versions"], fact("engines", engine, "flags").items()):
+        since, number, before = map(version_numbers, (row.get("since", ""), version, row.get("before", "99")))
+        if since <= number < before:
+            kinds = facts["names"][name.partition(".")[0]]
+            kind = kinds[version] if isinstance(kinds, dict) else kinds
+            words = {str(word) for word in (*row.get("spelled", {}).values(), row.get("value")) if word is not None}
+            assert isinstance(kind, str) or words <= set(kind), (version, name)
 
 
 # --- engines that span nodes: who is told what where, and what carries the traffic between them

@@ -17,9 +17,8 @@ from costmodel.queues.prefill import Prompts, prompt_wait
 from costmodel.queues.steady_state import ClosedLoad, EngineTimes, Prompt, WorkerPools, closed_loop
 from costmodel.step import StepLoad, step_time_one
 from optimizer.fleets.evaluate import RATE_MARGIN, Evaluation, evaluate, goodput_volume
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, prefill_seqs
 from optimizer.fleets.pool import pool_state
-from optimizer.fleets.purchase import prefill_seqs
 from optimizer.loads.instance import COLOCATED, PREFILL, Instance, make_instance
 from optimizer.search.mixtures import leanest
 from optimizer.search.search import evaluated

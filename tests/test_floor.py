@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import evaluate, still_holds
-from optimizer.fleets.fleet import Fleet, FleetPool, shared_out
+from optimizer.fleets.fleet import Fleet, FleetPool, fleet_cost, shared_out, with_names
 from optimizer.fleets.pool import pool_state
-from optimizer.fleets.purchase import fleet_cost, with_names
 from optimizer.loads.instance import ENDS, PREFILL, ROLES, Instance, at_quantile, at_volume, factor_at, step_intervals
 from optimizer.plans.plan import ContradictionError, Proof, Status, bound_for, proof_of_cost, proof_of_judged
 from optimizer.plans.records import ROUNDING
@@ -234,8 +233,8 @@ def test_every_time_is_scaled_and_nothing_else() -> None:
     instance = instance_of(GIVEN)
     assert at_quantile(instance, 0.5) is instance
     slow = at_quantile(instance, 0.95).tables
-    found = step_intervals(GIVEN, toy_config(accelerator("H100"), weight_dtype=GIVEN.weight_dtype))
-    np.testing.assert_allclose(slow.prefill_time, instance.tables.prefill_time * found.prefill[1])
+    prompts, tokens = step_intervals(GIVEN, toy_config(accelerator("H100"), weight_dtype=GIVEN.weight_dtype))
+    np.testing.assert_allclose(slow.prefill_time, instance.tables.prefill_time * prompts[1])
     for name in ("decode_base", "attention_slope", "mixed_base", "full_base"):
-        np.testing.assert_allclose(getattr(slow, name), getattr(instance.tables, name) * found.decode[1])
+        np.testing.assert_allclose(getattr(slow, name), getattr(instance.tables, name) * tokens[1])
     np.testing.assert_array_equal(slow.kv_capacity, instance.tables.kv_capacity)

@@ -18,8 +18,7 @@ from costmodel.accelerator import POWER, mean_power
 from costmodel.engine import Role
 from costmodel.simulator.metrics import Overload, overload, run_span
 from optimizer.fleets.evaluate import evaluate
-from optimizer.fleets.fleet import Fleet
-from optimizer.loads.bisection import boundary
+from optimizer.fleets.fleet import Fleet, boundary
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import QUEUE, Outcome
 from optimizer.verification.demand import closed_demand, diurnal_demands, planned_profile, simulated_trace

@@ -12,12 +12,11 @@ from benchmarks.reference.lone_steps import step_seconds
 from costmodel.accelerator import Origin
 from costmodel.engine import EngineConfig, EngineOverhead, Role
 from costmodel.engine_arrays import engine_arrays
-from costmodel.queues.lanes import lockstep, lockstep_excess
+from costmodel.queues.prefill import lockstep, lockstep_excess
 from costmodel.queues.steady_state import ClosedLoad, engine_times
 from costmodel.simulator.steps import GridSteps, cost_steps
 from costmodel.step import StepLoad, step_time
-from optimizer.fleets.fleet import FleetPool
-from optimizer.fleets.purchase import pool_config
+from optimizer.fleets.fleet import FleetPool, pool_config
 from optimizer.loads.instance import Instance
 from search_spaces.engines import load_serving_policy
 from tests.optimizer_cases import EVERY_ROLE, instance_of, model, offer, problem, slo, space, workload

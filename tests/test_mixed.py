@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import Evaluation, evaluate, goodput_volume, holds_at, still_holds
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, bisection, can_hand_over, fleet_cost, keeps_limits
 from optimizer.fleets.pool import pool_state
-from optimizer.fleets.purchase import can_hand_over, fleet_cost, keeps_limits
-from optimizer.loads.bisection import bisection
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, Instance, at_volume
 from optimizer.plans.records import ALIKE
 from optimizer.search.mixtures import best_serving, goodput_gap, leanest

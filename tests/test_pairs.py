@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from costmodel.engine import Parallelism, Role
-from optimizer.fleets.fleet import Fleet, even_mix
-from optimizer.fleets.purchase import can_hand_over
+from optimizer.fleets.fleet import Fleet, can_hand_over, even_mix
 from optimizer.loads.effort import Level
 from optimizer.recommend.optimize import optimize
 from optimizer.search.program import Builder, solve

@@ -11,7 +11,7 @@ import pytest
 
 from costmodel.errors import InputError
 from optimizer.fleets.build_plan import fleet_of_plan
-from optimizer.fleets.purchase import fleet_cost, pool_config
+from optimizer.fleets.fleet import fleet_cost, pool_config
 from optimizer.loads.effort import never
 from optimizer.plans.plan import parse_plan
 from optimizer.plans.records import NOTABLE

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import CoefficientSteps
-from costmodel.engine import VLLM_V1, Role
+from benchmarks.reference.policies import VLLM_V1
+from costmodel.engine import Role
 from costmodel.prefix_cache import (
     FARTHEST,
     CacheTier,
@@ -34,11 +35,9 @@ from costmodel.workload import Lengths, Sessions, Trace, Workload, draw_turns, r
 from optimizer.fleets.build_plan import plan_prefix_cache
 from optimizer.fleets.error_bars import assumptions
 from optimizer.fleets.evaluate import evaluate
-from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.purchase import gpu_cost
+from optimizer.fleets.fleet import Fleet, gpu_cost
 from optimizer.loads.effort import never
-from optimizer.loads.flows import make_flows
-from optimizer.loads.instance import Instance, make_instance
+from optimizer.loads.instance import Instance, make_flows, make_instance
 from optimizer.plans.plan import parse_plan
 from optimizer.plans.records import ALIKE
 from optimizer.recommend.changed_problem import tier_warnings

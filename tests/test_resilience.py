@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from costmodel.engine import Role
 from costmodel.units import DAY
 from optimizer.fleets.evaluate import evaluate, replicas_at
-from optimizer.fleets.fleet import Fleet
-from optimizer.loads.bisection import largest_load
+from optimizer.fleets.fleet import Fleet, largest_load
 from optimizer.loads.instance import Instance
 from optimizer.procurement.operation import (
     Day,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.reference.lone_steps import CoefficientSteps
-from benchmarks.reference.policies import POLICIES, VLLM_V0
-from costmodel.engine import VLLM_V1, Role
+from benchmarks.reference.policies import POLICIES, VLLM_V0, VLLM_V1
+from costmodel.engine import Role
 from costmodel.simulator.fleet import Limits, Router, SimulatedFleet, SimulatedPool, SimulatedTier
 from costmodel.simulator.metrics import Result
 from costmodel.simulator.run import simulate

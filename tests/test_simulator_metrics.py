@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.reference.lone_steps import CoefficientSteps, step_seconds
-from benchmarks.reference.policies import SARATHI
-from costmodel.engine import NO_OVERHEAD, VLLM_V1, EngineConfig, Parallelism, Role
+from benchmarks.reference.policies import SARATHI, VLLM_V1
+from costmodel.engine import NO_OVERHEAD, EngineConfig, Parallelism, Role
 from costmodel.engine_arrays import engine_arrays
 from costmodel.errors import PdplanError
 from costmodel.metric import limits_of

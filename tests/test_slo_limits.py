@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from benchmarks.reference.lone_steps import CoefficientSteps
-from costmodel.engine import VLLM_V1, Parallelism, Role
+from benchmarks.reference.policies import VLLM_V1
+from costmodel.engine import Parallelism, Role
 from costmodel.metric import METRICS, Metric, Scope, limits_of, metrics_of
 from costmodel.simulator.fleet import Limits
 from costmodel.simulator.metrics import Result, gap_edges, within
 from costmodel.simulator.run import simulate
 from costmodel.workload import make_trace
-from optimizer.fleets.error_bars import class_error_bars
+from optimizer.fleets.build_plan import class_error_bars
 from optimizer.fleets.evaluate import FIRST_FORMULAS, LATER_FORMULAS, evaluate
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance

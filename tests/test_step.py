@@ -22,10 +22,8 @@ from costmodel.engine_arrays import (
     Conditions,
     compute_dtype,
     engine_arrays,
-    kernel_efficiency,
     kernels_of,
 )
-from costmodel.errors import InputError
 from costmodel.kernels import (
     CONVERTED_OUTSIDE,
     ELEMENTWISE_LAUNCH,
@@ -516,14 +514,6 @@ def test_inputs_are_converted_apart_unless_the_checkpoint_states_their_scales() 
     )
     assert fused < 0.95 * narrowed
     assert blocks == pytest.approx(narrowed, rel=1e-3)
-
-
-def test_efficiency_falls_back_to_kin_and_says_when_there_is_none() -> None:
-    bare = curved(0.5, 0.5, 1e-6)
-    gpu = toy_accelerator(efficiency={("gemm", "bf16"): bare})
-    assert kernel_efficiency(gpu, "moe", "fp8") is bare
-    with pytest.raises(InputError, match=r"'H100' has no efficiency for 'all_reduce' in 'bf16' or 'bf16'"):
-        kernel_efficiency(gpu, "all_reduce", "bf16")
 
 
 @pytest.mark.parametrize(("requests", "data", "busiest"), [(512, 1, 512), (512, 8, 64), (8192, 32, 256), (3, 8, 1)])

@@ -15,8 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from costmodel.engine import Role
-from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.purchase import allowed, fewer_replicas, fleet_cost
+from optimizer.fleets.fleet import Fleet, allowed, fewer_replicas, fleet_cost
 from optimizer.loads.effort import Brake, Effort, Level
 from optimizer.loads.instance import Instance, as_planned
 from optimizer.recommend.changed_problem import CONFIDENCE, solution_of

@@ -10,6 +10,7 @@ from costmodel.attention import LatentAttention, SoftmaxAttention
 from costmodel.engine import EngineConfig, EngineOverhead, Parallelism, Role
 from costmodel.transformer import FeedForward, LayerGroup, Transformer
 from costmodel.units import GIB, GIGA, TERA
+from search_spaces.efficiency import WIDER
 from search_spaces.engines import load_engine_memory
 
 TINY: dict[str, Any] = {
@@ -26,9 +27,9 @@ OVERHEAD = EngineOverhead(1e-3, 5e-6, Origin.ASSUMED, "toy")
 
 
 def toy_efficiency(compute: float = 0.7, memory: float = 0.8, launch: float = 4e-6) -> dict[Any, KernelEfficiency]:
-    """The same efficiency for every kernel class, in 16 bit and FP8."""
+    """The same efficiency for every kernel class, in every dtype that all GPUs have figures for."""
     one = KernelEfficiency(compute, memory, launch, Origin.ASSUMED, "toy", float("nan"))
-    return {(name, dtype): one for name in KERNEL_CLASSES for dtype in ("bf16", "fp8")}
+    return {(name, dtype): one for name in KERNEL_CLASSES for dtype in set(WIDER) - {"mxfp4"}}
 
 
 def toy_accelerator(name: str = "H100", **changes: Any) -> Accelerator:

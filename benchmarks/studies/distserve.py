@@ -22,9 +22,9 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.reference.lone_steps import CoefficientSteps
-from benchmarks.reference.policies import VLLM_V0
+from benchmarks.reference.policies import VLLM_V0, VLLM_V1
 from benchmarks.reference.simdistserve import steps_of
-from costmodel.engine import VLLM_V1, Policy, Role
+from costmodel.engine import Policy, Role
 from costmodel.metric import Metric, limits_of
 from costmodel.simulator.fleet import Router, SimulatedFleet, SimulatedPool
 from search_spaces.models import load_model

@@ -135,6 +135,8 @@ def make_world(
     numbers = [pool.steps.numbers() for pool in fleet]
     models, tables = pack_steps(numbers)
     cache_pages, cache_at, tier_at = _caches(trace, fleet)
+    starts, routers = _starts([pool.replicas for pool in fleet]), [list(Router).index(pool.router) for pool in fleet]
+    pools = {"first_engine": starts[:-1], "end_engine": starts[1:], "router": routers}
     rules = {
         "fast_forward": int(fast_forward),
         "log_rows": log_rows,
@@ -152,7 +154,7 @@ def make_world(
         engines=records(
             Engine, len(engines), _engines(trace, fleet, engines, numbers) | {"cache": cache_at, "tier_at": tier_at}
         ),
-        pools=records(PoolRecord, len(fleet), _pools(fleet)),
+        pools=records(PoolRecord, len(fleet), pools),
         models=models,
         rules=records(Rules, 1, rules),
         events=np.empty(trace.size + len(lanes) + 1, dtype=dtype_of(Event)),
@@ -263,15 +265,6 @@ def _engines(trace: Trace, fleet: SimulatedFleet, engines: list[SimulatedPool], 
         "first_lane": lane_starts[:-1],
         "end_lane": lane_starts[1:],
         "use": uses,
-    }
-
-
-def _pools(fleet: SimulatedFleet) -> Columns:
-    starts = _starts([pool.replicas for pool in fleet])
-    return {
-        "first_engine": starts[:-1],
-        "end_engine": starts[1:],
-        "router": [list(Router).index(pool.router) for pool in fleet],
     }
 
 

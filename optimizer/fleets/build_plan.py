@@ -27,7 +27,7 @@ from costmodel.metric import Metric, Scope, limit_names
 from costmodel.step import StepLoad, step_time
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars, percentage, plural
-from optimizer.loads.instance import Instance, Resource, factor_at, make_instance, step_intervals
+from optimizer.loads.instance import ENDS, Instance, Resource, at_quantile, make_instance, step_factor
 from optimizer.plans.plan import (
     Alternative,
     Binding,
@@ -55,16 +55,26 @@ from search_spaces.problem import Goal, Problem
 from .error_bars import (
     accuracy_records,
     assumptions,
-    class_error_bars,
+    bars_between,
     fleet_assumptions,
     hardware_remarks,
     price_remarks,
     step_errors,
 )
 from .evaluate import Evaluation, PoolHeadroom, evaluate, goodput_volume, pool_headroom, utilization
-from .fleet import Fleet, FleetPool
+from .fleet import (
+    Fleet,
+    FleetPool,
+    fleet_cost,
+    fleet_gpus,
+    gpu_limits,
+    hand_over_mix,
+    offer_costs,
+    paid_gpus,
+    pool_config,
+    pool_gpus,
+)
 from .pool import PoolState, mean_state, prefix_keeps
-from .purchase import fleet_cost, fleet_gpus, gpu_limits, hand_over_mix, offer_costs, paid_gpus, pool_config, pool_gpus
 
 PACKAGES = ("numpy", "ortools", "optuna", "pydantic", "jinja2", "click")
 
@@ -168,9 +178,7 @@ def operating_point(instance: Instance, pool: FleetPool, state: PoolState, bindi
     engines = engine_arrays(problem.model, [config], instance.policy.overhead)
     load, batch = typical_load(instance, pool, state)
     step = step_estimate(step_time(problem.model, engines, load), engines)
-    intervals = step_intervals(problem, config)
-    interval = intervals.prefill if pool.role is Role.PREFILL else intervals.decode
-    slower = factor_at(interval, instance.quantile)
+    slower = step_factor(instance, config)
     return OperatingPoint(
         request_rate_rps=float(state.rate.sum()),
         utilization=utilization(instance, pool, state),
@@ -222,15 +230,13 @@ def plan_prefix_cache(instance: Instance, fleet: Fleet, volume: float = 1.0) -> 
     hit_tokens, read_tokens, keeps = 0.0, 0.0, []
     for pool in fleet.pools:
         if pool.role is not Role.DECODE:
-            state = mean_state(instance, pool, volume)
-            lost_tokens = (
-                0.0
-                if flows.reuse is None or state.hit_chance is None
-                else (1.0 - state.hit_chance) * flows.reuse.history
-            )
-            hit_tokens += float((flows.share * pool.route) @ (flows.past_tokens - lost_tokens))
+            state, share = mean_state(instance, pool, volume), flows.share * pool.route
+            found_tokens = flows.past_tokens
+            if flows.reuse is not None and state.hit_chance is not None:
+                found_tokens = found_tokens - (1.0 - state.hit_chance) * flows.reuse.history
             if flows.reuse is not None and state.reads is not None:
-                read_tokens += float((flows.share * pool.route) @ (state.reads.chance * flows.reuse.history))
+                read_tokens += float(share @ (state.reads.chance * flows.reuse.history))
+            hit_tokens += float(share @ found_tokens)
             keeps.append(prefix_keeps(instance, pool, state))
     prompt_tokens = float(flows.share @ flows.isl)
     at_best = float(flows.share @ flows.past_tokens) / prompt_tokens
@@ -260,6 +266,12 @@ def plan_routes(instance: Instance, fleet: Fleet, evaluation: Evaluation) -> lis
             )
         )
     return routes
+
+
+def class_error_bars(instance: Instance, fleet: Fleet, volume: float) -> list[ErrorBars]:
+    """Each class with all steps at the fast and at the slow end of their 90 % interval, with unchanged routing."""
+    quick, slow = (evaluate(at_quantile(instance, end), fleet, volume) for end in ENDS)
+    return bars_between(instance, quick.classes, slow.classes, stable=slow.stable)
 
 
 def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBars]) -> list[ClassResult]:

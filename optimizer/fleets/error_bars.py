@@ -15,7 +15,7 @@ from costmodel.metric import OWN_FIELDS, Metric
 from costmodel.prefix_cache import CacheTier
 from costmodel.units import GIGA
 from costmodel.words import dollars, join_words, percentage
-from optimizer.loads.instance import ENDS, LINK_UTILIZATION, Instance, at_quantile, shape_configs, step_intervals
+from optimizer.loads.instance import LINK_UTILIZATION, Instance, shape_configs, step_intervals
 from optimizer.plans.records import QUANTILES, AccuracyRecord, ClassLatencies, ErrorBars, Range, StepError
 from search_spaces.catalog import normalized_name
 from search_spaces.engines import load_engine_memory
@@ -24,9 +24,7 @@ from search_spaces.problem import Balancing, Billing, Problem, undeployed
 from search_spaces.quotes import is_quotes_file
 from search_spaces.serving_error import is_seen, shipped_errors
 
-from .evaluate import evaluate
-from .fleet import Fleet
-from .purchase import pool_config
+from .fleet import Fleet, pool_config
 
 MODES: Final[dict[Literal["colocated", "disaggregated"], frozenset[Role]]] = {
     "colocated": frozenset({Role.COLOCATED}),
@@ -64,9 +62,10 @@ def step_errors(instance: Instance) -> list[StepError]:
     widest: dict[str, tuple[float, StepError]] = {}
     for config in shape_configs(instance):
         accelerator, intervals = config.accelerator, step_intervals(instance.problem, config)
-        prefill, decode = (Range(low=low, high=high) for low, high in (intervals.prefill, intervals.decode))
+        prefill, decode = (Range(low=low, high=high) for low, high in intervals)
         row = StepError(accelerator=accelerator.name, measured=accelerator.measured, prefill=prefill, decode=decode)
-        rows = widest.get(row.accelerator, (0.0, row)), (intervals.decode[1] / intervals.decode[0], row)
+        low, high = intervals[1]
+        rows = widest.get(row.accelerator, (0.0, row)), (high / low, row)
         widest[row.accelerator] = max(rows, key=lambda width: width[0])
     return [row for _, row in widest.values()]
 
@@ -80,38 +79,21 @@ def goal_quantile(goal: float) -> int:
     return next((at for at, level in enumerate(QUANTILES) if level >= goal - 1e-9), len(QUANTILES) - 1)
 
 
-def class_error_bars(instance: Instance, fleet: Fleet, volume: float) -> list[ErrorBars]:
-    """Each class with all steps at the fast and at the slow end of their 90 % interval, with unchanged routing."""
-    quick, slow = (evaluate(at_quantile(instance, end), fleet, volume) for end in ENDS)
-    return bars_between(instance, quick.classes, slow.classes, stable=slow.stable)
-
-
 def bars_between(
     instance: Instance, quick: Sequence[ClassLatencies], slow: Sequence[ClassLatencies], *, stable: bool
 ) -> list[ErrorBars]:
     """The error bars of each class from both ends; stable: whether the fleet keeps up at the slow end."""
-    ends = zip(instance.problem.slos, quick, slow, strict=True)
-    return [_class_bars(slo.attainment, slo.limits, *pair, stable=stable) for slo, *pair in ends]
-
-
-def _class_bars(
-    goal: float, limits: Iterable[Metric], quick: ClassLatencies, slow: ClassLatencies, *, stable: bool
-) -> ErrorBars:
-    """One class; limits: the metrics that it limits."""
-    at = goal_quantile(goal)
-
-    def latency(metric: Metric) -> Range:
-        low, high = (astuple(end.quantiles[metric])[at] for end in (quick, slow))
-        return Range(low=low, high=max(low, high) if stable else None)
-
-    low, high = sorted((quick.attainment, slow.attainment))
-    return ErrorBars(
-        quantile=QUANTILES[at],
-        ttft_s=latency(Metric.TTFT),
-        tpot_s=latency(Metric.TPOT),
-        metrics={metric: latency(metric) for metric in limits if metric not in OWN_FIELDS},
-        attainment=Range(low=low, high=high),
-    )
+    bars = []
+    for slo, *ends in zip(instance.problem.slos, quick, slow, strict=True):
+        at, ranges = goal_quantile(slo.attainment), dict[Metric, Range]()
+        for metric in (*OWN_FIELDS, *slo.limits):
+            low, high = (astuple(end.quantiles[metric])[at] for end in ends)
+            ranges[metric] = Range(low=low, high=max(low, high) if stable else None)
+        low, high = sorted(end.attainment for end in ends)
+        ttft, tpot = (ranges.pop(metric) for metric in OWN_FIELDS)
+        attainment = Range(low=low, high=high)
+        bars.append(ErrorBars(quantile=QUANTILES[at], ttft_s=ttft, tpot_s=tpot, metrics=ranges, attainment=attainment))
+    return bars
 
 
 def accuracy_records(problem: Problem) -> list[AccuracyRecord]:

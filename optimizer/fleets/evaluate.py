@@ -20,7 +20,6 @@ from costmodel.metric import METRICS, OWN_FIELDS, Metric, Scope
 from costmodel.prefix_cache import TierReads
 from costmodel.queues.decode import Steps
 from costmodel.queues.waits import StepsAhead, step_in_progress
-from optimizer.loads.bisection import fewest_replicas, largest_load
 from optimizer.loads.instance import LINK_UTILIZATION, Instance, Resource
 from optimizer.plans.records import (
     ALIKE,
@@ -34,9 +33,8 @@ from optimizer.plans.records import (
 )
 from search_spaces.problem import whole_limit
 
-from .fleet import Fleet, FleetPool
+from .fleet import Fleet, FleetPool, fewest_replicas, fleet_cost, hand_over_mix, largest_load
 from .pool import PoolState, pool_state
-from .purchase import fleet_cost, hand_over_mix
 
 SLICES = 32
 """Slices of the time of a whole request, over which the distribution of its decode time is summed."""
@@ -66,8 +64,28 @@ class Evaluation:
 
     @cached_property
     def first_tokens(self) -> list[_FirstToken]:
-        """The first token at each pool that computes prompts."""
-        return _first_tokens(self.instance, self.fleet, self.states)
+        """TTFT at each pool that computes prompts; the equation: `costmodel.first_token`."""
+        instance, pairs, first = self.instance, list(zip(self.fleet.pools, self.states, strict=True)), []
+        decodes = [(pool, state) for pool, state in pairs if pool.role is Role.DECODE]
+        mixes = iter(hand_over_mix(instance, self.fleet))
+        for pool, state in pairs:
+            if state.wait is None or pool.role is Role.DECODE:
+                continue
+            prompt = state.latency * instance.tables.first_token_of(pool.role, pool.shape)
+            transfer, later, met, step, formed = None, np.zeros(1), 0.0, 0.0, 0.0
+            if pool.role is Role.PREFILL:
+                transfer, later = _handed_over(instance, (pool, state), decodes, next(mixes))
+            elif state.steps is not None:
+                stages = float(instance.tables.pipeline[pool.shape])
+                met, step = float(step_in_progress(state.running)), state.steps.quiet / stages
+                formed = step if instance.policy.scheduler.forms_ahead(stages) else 0.0
+            ahead = (
+                StepsAhead((1.0 - state.under_way) * met, step, formed),
+                StepsAhead(state.under_way, state.lane_step, formed),
+            )
+            ttft = Ttft(idle_ttft(instance.policy, prompt, transfer), state.wait, ahead, later)
+            first.append(_FirstToken(pool.route, ttft, instance.flows.missed, state.hit_chance, state.reads))
+        return first
 
     @cached_property
     def later_tokens(self) -> list[_LaterTokens]:
@@ -198,7 +216,8 @@ class Evaluation:
         A single class is all requests: rows that are alike are looked at once.
         """
         scope, flows = METRICS[metric].scope, self.instance.flows
-        rows = self._rows * (flows.osl > 1.0) if scope is Scope.LATER else self._rows
+        rows = np.array([*_class_shares(self.instance), flows.share])  # of each class, and of all requests
+        rows = rows * (flows.osl > 1.0) if scope is Scope.LATER else rows
         first = max((pool.most for pool in self.first_tokens), default=0.0) + 1.0  # [s], beyond the longest
         later = max((pool.steps.most for pool in self.later_tokens), default=0.0) + 1.0
         most = {Scope.FIRST: first, Scope.LATER: later, Scope.WHOLE: first + float(flows.gaps.max()) * later}
@@ -227,11 +246,6 @@ class Evaluation:
             )
             for k, slo in enumerate(self.instance.problem.slos)
         ]
-
-    @property
-    def _rows(self) -> FloatArray:
-        """Share of each flow in each class, and in all requests, (classes + 1, flows)."""
-        return np.array([*_class_shares(self.instance), self.instance.flows.share])
 
 
 def evaluate(instance: Instance, fleet: Fleet, loads: FloatArray | float = 1.0) -> Evaluation:
@@ -421,30 +435,6 @@ class _FirstToken:
                 waiting = self.reads.chance * (read_late - late)
             late = self.hit_chance * late + (1.0 - self.hit_chance) * late[..., self.missed] + waiting
         return np.asarray(self.weight * late)
-
-
-def _first_tokens(instance: Instance, fleet: Fleet, states: tuple[PoolState, ...]) -> list[_FirstToken]:
-    """TTFT at each pool that computes prompts, from the states of the pools; the equation: `costmodel.first_token`."""
-    decodes = [(pool, state) for pool, state in zip(fleet.pools, states, strict=True) if pool.role is Role.DECODE]
-    mixes, first = iter(hand_over_mix(instance, fleet)), []
-    for pool, state in zip(fleet.pools, states, strict=True):
-        if state.wait is None or pool.role is Role.DECODE:
-            continue
-        prompt = state.latency * instance.tables.first_token_of(pool.role, pool.shape)
-        transfer, later, met, step, formed = None, np.zeros(1), 0.0, 0.0, 0.0
-        if pool.role is Role.PREFILL:
-            transfer, later = _handed_over(instance, (pool, state), decodes, next(mixes))
-        elif state.steps is not None:
-            stages = float(instance.tables.pipeline[pool.shape])
-            met, step = float(step_in_progress(state.running)), state.steps.quiet / stages
-            formed = step if instance.policy.scheduler.forms_ahead(stages) else 0.0
-        ahead = (
-            StepsAhead((1.0 - state.under_way) * met, step, formed),
-            StepsAhead(state.under_way, state.lane_step, formed),
-        )
-        ttft = Ttft(idle_ttft(instance.policy, prompt, transfer), state.wait, ahead, later)
-        first.append(_FirstToken(pool.route, ttft, instance.flows.missed, state.hit_chance, state.reads))
-    return first
 
 
 def _handed_over(

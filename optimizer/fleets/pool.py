@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,22 +33,25 @@ from costmodel.queues.decode import (
     decode_time,
     settled_batch,
 )
-from costmodel.queues.lanes import (
+from costmodel.queues.prefill import (
     Lockstep,
+    Prompts,
+    PromptWait,
     any_busy,
     beside_prompts,
     busy_beside,
+    endless_wait,
     lanes_held_up,
     lockstep,
+    prompt_wait,
 )
-from costmodel.queues.prefill import Prompts, PromptWait, endless_wait, prompt_wait
 from costmodel.queues.waits import normal_exceeds
-from optimizer.loads.flows import Flows
-from optimizer.loads.instance import EngineTable, Instance, prompt_latency
-from optimizer.plans.records import ALIKE, NOTABLE, QUICK_CANDIDATES
+from optimizer.loads.instance import EngineTable, Flows, Instance, prompt_latency
+from optimizer.plans.records import ALIKE, MOST_ROUNDS, NOTABLE, QUICK_CANDIDATES
 from search_spaces.problem import Balancing
 
-from .fleet import MOST_ROUNDS, FleetPool
+if TYPE_CHECKING:
+    from .fleet import FleetPool
 
 KEPT = 6000
 """Sizes of the caches of pool states and of mean engines. Searches evaluate the same pool and load many times,

@@ -70,6 +70,9 @@ MOST_LOOKS: Final = 20_000
 the same on a slow machine."""
 
 
+MOST_ROUNDS: Final = 5_000
+"""Rounds of a fixed point (shares of hand-overs, a batch) before it counts as divergent; most need ten to twenty."""
+
 LARGEST = 1e30
 """No number of a plan is larger; sums and products of such numbers are finite."""
 

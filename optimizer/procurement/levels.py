@@ -13,8 +13,7 @@ import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
 from optimizer.fleets.build_plan import engine_pools
-from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.purchase import classes_apart, fleet_gpus, paid_gpus, within_limits
+from optimizer.fleets.fleet import Fleet, classes_apart, fleet_gpus, paid_gpus, within_limits
 from optimizer.loads.effort import Progress, silent
 from optimizer.loads.instance import Instance, as_planned, at_volume
 from optimizer.plans.records import QUICK_CANDIDATES, ROUNDING, EnginePool

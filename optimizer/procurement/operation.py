@@ -27,16 +27,21 @@ from costmodel.engine import Role
 from costmodel.units import DAY, SECONDS_PER_HOUR
 from costmodel.words import plural
 from optimizer.fleets.evaluate import evaluate, keeps_goals, replicas_at
-from optimizer.fleets.fleet import Fleet, first_fit
-from optimizer.fleets.purchase import fleet_cost, fleet_gpus, offer_costs, offer_prices
-from optimizer.loads.bisection import bisection, largest_load
+from optimizer.fleets.fleet import (
+    Fleet,
+    bisection,
+    first_fit,
+    fleet_cost,
+    fleet_gpus,
+    largest_load,
+    offer_costs,
+    offer_prices,
+)
 from optimizer.loads.effort import Progress, silent
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import HALVING_RUNS, Outcome
-from optimizer.verification.bench import LIFETIMES, in_system
-from optimizer.verification.demand import seeded_demands
-from optimizer.verification.judge import MOST_JUDGED, Judgement, judge_until, until_decided
-from optimizer.verification.simulated_plan import judge
+from optimizer.verification.bench import LIFETIMES, Slice, in_system
+from optimizer.verification.judge import MOST_JUDGED, Judgement, until_decided
 from search_spaces.problem import Billing
 
 EngineCounts = tuple[int, ...]
@@ -148,16 +153,13 @@ def judge_long(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0
     """
     fill_requests = math.ceil(LIFETIMES / 2.0 * in_system(instance, volume))
     requests = max(requests, min(fill_requests, MOST_JUDGED))
-    judgement = judge(instance, fleet, requests=requests, seed=seed, volume=volume)
-    while judgement.overloaded and not judgement.missed and requests < MOST_JUDGED:
+    whole = Slice.whole(instance, fleet, requests, seed, volume)
+    while True:
+        judgement = whole.judged(requests, until_decided(requests, most=HALVING_RUNS * requests))
+        is_late = judgement.overloaded and not judgement.missed and len(judgement.runs) == 1
+        if not is_late or requests >= MOST_JUDGED:
+            return replace(judgement, rate=instance.problem.workload.request_rate * volume)
         requests = min(2 * requests, MOST_JUDGED)
-        judgement = judge(instance, fleet, requests=requests, seed=seed, volume=volume)
-    if judgement.outcome is not Outcome.UNDECIDED:
-        return judgement
-    draws = seeded_demands(instance, fleet, requests, seed, volume)
-    rule = until_decided(requests, most=HALVING_RUNS * requests)
-    longer = judge_until(instance, judgement.engines, draws, rule, before=judgement.runs)
-    return replace(longer, rate=judgement.rate)
 
 
 def _loss(instance: Instance, fleet: Fleet, lost_engines: Sequence[int], **about: Any) -> Loss:

@@ -23,8 +23,7 @@ from costmodel.words import dearer, dollars, join_words, percentage, plural
 from costmodel.workload import scale_rate
 from optimizer.fleets.build_plan import LIMIT_UNITS, amount, binding, engine_pools, fleet_bindings
 from optimizer.fleets.evaluate import evaluate, holds_at
-from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.purchase import INVENTORY, classes_apart, fleet_cost, fleet_gpus, gpu_limits
+from optimizer.fleets.fleet import INVENTORY, Fleet, classes_apart, fleet_cost, fleet_gpus, gpu_limits
 from optimizer.loads.effort import Effort, Late, Level, never
 from optimizer.loads.instance import Instance, as_planned, planned_instance, slow_end
 from optimizer.plans.plan import Alternative, Binding, Proof, Status

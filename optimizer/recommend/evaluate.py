@@ -23,10 +23,17 @@ from optimizer.fleets.build_plan import (
     routes_of,
     with_latencies,
 )
-from optimizer.fleets.fleet import Fleet, FleetPool, shared_out
+from optimizer.fleets.fleet import (
+    Fleet,
+    FleetPool,
+    can_hand_over,
+    fewest_replicas,
+    fleet_cost,
+    largest_load,
+    shared_out,
+    with_names,
+)
 from optimizer.fleets.pool import pool_state
-from optimizer.fleets.purchase import can_hand_over, fleet_cost, with_names
-from optimizer.loads.bisection import fewest_replicas, largest_load
 from optimizer.loads.effort import Level, Progress, silent
 from optimizer.loads.instance import Instance, as_planned, planned_instance
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Proof, Provenance, Status

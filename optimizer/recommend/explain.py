@@ -19,8 +19,7 @@ from costmodel.errors import InputError, name_list, nearest_name, shortened
 from costmodel.words import dearer
 from optimizer.fleets.build_plan import engine_pools
 from optimizer.fleets.evaluate import evaluate, utilization
-from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.purchase import fleet_cost
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.instance import (
     COLOCATED,
     DECODE,

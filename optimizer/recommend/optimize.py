@@ -23,8 +23,7 @@ from costmodel.simulator.run import prepare
 from costmodel.words import dollars
 from optimizer.fleets.build_plan import binding, build_plan, provenance
 from optimizer.fleets.evaluate import holds_at
-from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.purchase import fleet_cost
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.effort import Brake, Effort, Level, Progress, Wish, silent
 from optimizer.loads.instance import Instance, as_planned, make_instance
 from optimizer.plans.plan import Alternative, Plan, Proof, Provenance, RunInfo, Status, proof_of_judged

@@ -17,8 +17,7 @@ from costmodel.arrays import BoolArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.words import plural
-from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.fleets.purchase import classes_apart, fleet_cost, within_limits
+from optimizer.fleets.fleet import Fleet, FleetPool, classes_apart, fleet_cost, within_limits
 from optimizer.loads.effort import Brake, Effort, Level, StageReport, Wish, silent
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
 from optimizer.plans.plan import Proof, Status, bound_for, proof_of_cost, proof_of_judged, status_of

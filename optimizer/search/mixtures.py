@@ -31,9 +31,10 @@ import numpy as np
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import Evaluation, class_goals, goodput_volume, holds_at, still_holds
-from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.fleets.pool import pool_key, pool_state
-from optimizer.fleets.purchase import (
+from optimizer.fleets.fleet import (
+    Fleet,
+    FleetPool,
+    bisection,
     can_hand_over,
     classes_apart,
     fleet_cost,
@@ -43,7 +44,7 @@ from optimizer.fleets.purchase import (
     takes_whole_lengths,
     with_names,
 )
-from optimizer.loads.bisection import bisection
+from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, TABLES_BY_FLOW, Instance, at_volume
 from optimizer.plans.records import ALIKE, CANDIDATES, NOTABLE, QUICK_CANDIDATES, TOLERANCE
 from search_spaces.problem import Billing, Constraints, Goal, Offer, Pools, Problem

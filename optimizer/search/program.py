@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from costmodel.arrays import BoolArray, FloatArray, IntArray
-from optimizer.fleets.purchase import gpu_limits
+from optimizer.fleets.fleet import gpu_limits
 from optimizer.loads.instance import DECODE, PREFILL, ROLES, Instance
 from optimizer.plans.records import MOST_LOOKS, OPTIMAL_GAP
 from search_spaces.problem import Billing, Offer, Problem

@@ -37,10 +37,17 @@ from optimizer.fleets.evaluate import (
     keeps_goals,
     pool_headroom,
 )
-from optimizer.fleets.fleet import Fleet, FleetPool, gets_whole
+from optimizer.fleets.fleet import (
+    Fleet,
+    FleetPool,
+    bisection,
+    fleet_cost,
+    gets_whole,
+    gpu_cost,
+    prefill_seqs,
+    within_limits,
+)
 from optimizer.fleets.pool import PoolState, pool_state
-from optimizer.fleets.purchase import fleet_cost, gpu_cost, prefill_seqs, within_limits
-from optimizer.loads.bisection import bisection
 from optimizer.loads.effort import Late, never
 from optimizer.loads.instance import COLOCATED, DECODE, PREFILL, ROLES, Instance
 from optimizer.plans.records import ALIKE, CANDIDATES, MOST_LOOKS, NO_DEARER, QUICK_CANDIDATES, ROUNDING, TOLERANCE

@@ -28,7 +28,7 @@ import numpy as np
 from costmodel.arrays import BoolArray, FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.first_token import idle_ttft
-from optimizer.fleets.purchase import UNMATCHED, within_limits
+from optimizer.fleets.fleet import UNMATCHED, within_limits
 from optimizer.loads.instance import COLOCATED, DECODE, LINK_UTILIZATION, PREFILL, ROLES, Instance, prompt_latency
 from optimizer.plans.records import ROUNDING
 

@@ -25,27 +25,24 @@ from costmodel.simulator.steps import GridSteps
 from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, percentage
 from optimizer.fleets.evaluate import RATE_MARGIN, busiest
-from optimizer.fleets.fleet import Fleet, FleetPool
+from optimizer.fleets.fleet import Fleet, FleetPool, allowed, fleet_cost
 from optimizer.fleets.pool import pool_key, pool_state
-from optimizer.fleets.purchase import allowed, fleet_cost
 from optimizer.loads.effort import LEAST_RUNS, Late, never
-from optimizer.loads.flows import Demand
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Demand, Instance
 from optimizer.plans.records import HALVING_RUNS, NOTABLE, ROUNDING, TOLERANCE, ClassJudgement, Outcome
 
-from .demand import recorded_trace, seeded_demands
+from .demand import SEEDS, recorded_trace, simulated_trace
 from .judge import (
     MOST_JUDGED,
     MOST_RUNS,
     Goodput,
     Judgement,
     PoolKey,
+    Rule,
     Run,
     Trials,
     distance,
-    goodput_among,
     judge_runs,
-    judge_until,
     pools_to_blame,
     simulated_fleet,
     until_decided,
@@ -155,6 +152,11 @@ class Slice:
     requests: int
     seed: int
 
+    @classmethod
+    def whole(cls, instance: Instance, fleet: Fleet, requests: int, seed: int, volume: float = 1.0) -> Slice:
+        """All of a fleet."""
+        return cls(instance, fleet, simulated_fleet(instance, fleet), 1, volume, requests, seed)
+
     @property
     def key(self) -> tuple[Key, int]:
         """The same for fleets of which the same is simulated."""
@@ -166,12 +168,24 @@ class Slice:
         return full_length(self.instance, self.fleet, self.requests, self.volume)
 
     def drawn(self, requests: int, number: int, more: float = 1.0) -> Demand:
-        """The requests with this run number, so many of them; more: their rate over the planned one."""
-        return seeded_demands(self.instance, self.fleet, requests, self.seed, self.volume * more)(number)
+        """The requests with this run number, so many of them, which are `seed` if it is 0.
+
+        more: their rate over the planned one.
+        """
+        return simulated_trace(self.instance, self.fleet, requests, self.seed + SEEDS * number, self.volume * more)
 
     def runs(self, requests: int, first: int, last: int) -> list[Run]:
         """Runs number `first` up to `last`, of `requests` each; a run number always has the same requests."""
         return [Run.of(self.drawn(requests, number), self.engines) for number in range(first, last)]
+
+    def judged(self, requests: int, rule: Rule, first: int = 1) -> Judgement:
+        """Simulate `first` runs of so many requests, and more as long as the rule wants them."""
+        runs, count = list[Run](), first
+        while True:
+            runs += self.runs(requests, len(runs), count)
+            judgement = judge_runs(self.instance, self.engines, runs)
+            if (count := rule(judgement)) <= len(runs):
+                return judgement
 
     def until_decided(self, late: Late) -> Judgement:
         """The judgement of full runs; if these are long, a shorter run may show a miss first."""
@@ -181,7 +195,7 @@ class Slice:
             if alone.missed:
                 return alone
         rule = until_decided(requests, most=MOST_DECIDING, least=LEAST_RUNS, gives_up=True, late=late)
-        return judge_until(self.instance, self.engines, lambda number: self.drawn(requests, number), rule)
+        return self.judged(requests, rule)
 
     def stays_behind(self, runs: Sequence[Run], number: int) -> Judgement | None:
         """The judgement of a run that begins with a crowd, if the fleet does not recover from it; else None.
@@ -406,8 +420,8 @@ def goodput_of(bench: Bench, fleet: Fleet, by_formula: float, *, held: bool = Tr
     start = (
         max(portion.volume * step, formula_volume) if held else min(portion.volume, formula_volume or portion.volume)
     )
-    trials = bench.trials_of(fleet)
-    return goodput_among(trials, TOLERANCE, proven=portion.volume if held else 0.0, start=start, step=step)
+    proven = portion.volume if held else 0.0
+    return bench.trials_of(fleet).goodput(TOLERANCE, proven=proven, start=start, step=step)
 
 
 def chunks_of(instance: Instance, pool: FleetPool) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -23,11 +22,9 @@ from costmodel.workload import (
     gamma_arrivals,
     make_trace,
 )
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, hand_over_mix
 from optimizer.fleets.pool import PACE, pool_state
-from optimizer.fleets.purchase import hand_over_mix
-from optimizer.loads.flows import Demand
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Demand, Instance
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Recorded
 
@@ -36,17 +33,6 @@ MORE_SESSIONS = 1.2, 20
 
 SEEDS = 1_000_003
 """Distance between the seeds of two replications, so that nearby seeds share no replication."""
-
-
-def seeded_demands(
-    instance: Instance, fleet: Fleet, requests: int, seed: int, volume: float = 1.0
-) -> Callable[[int], Demand]:
-    """The requests of each run by its number; number 0 has the seed `seed`. See `simulated_trace`."""
-
-    def drawn(number: int) -> Demand:
-        return simulated_trace(instance, fleet, requests, seed + SEEDS * number, volume)
-
-    return drawn
 
 
 def simulated_trace(instance: Instance, fleet: Fleet, requests: int, seed: int, volume: float = 1.0) -> Demand:
@@ -257,8 +243,9 @@ def diurnal_demands(
     """
     load = instance.problem.workload
     rates, demands = load.request_rate * volume * profile, []
-    for number, drawn in enumerate(map(seeded_demands(instance, fleet, requests, seed), range(replications))):
-        arrival = diurnal_arrivals(requests, rates, load.burstiness, seed + SEEDS * number)
+    for run_seed in range(seed, seed + SEEDS * replications, SEEDS):
+        drawn = simulated_trace(instance, fleet, requests, run_seed)
+        arrival = diurnal_arrivals(requests, rates, load.burstiness, run_seed)
         demands.append(replace(drawn, trace=replace(drawn.trace, arrival=arrival)))
     return demands
 

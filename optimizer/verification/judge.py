@@ -1,20 +1,20 @@
 """Simulating a fleet: its runs, the judgement on each SLO class, the pool to blame, and the most it can serve.
 
-One loop makes all runs (`judge_until`); after each round a rule says how many it wants, mostly twice as many: few looks
-are few chances to stop at an interval that is narrow by luck (Chow and Robbins 1965).
+One loop makes all runs (`bench.Slice.judged`). After each round a rule says how many it wants, mostly twice as many:
+few looks are few chances to stop at an interval that is narrow by luck (Chow and Robbins 1965).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.arrays import BoolArray, IntArray
-from costmodel.engine import SCHEDULERS, Role
+from costmodel.engine import Role
 from costmodel.errors import PdplanError
 from costmodel.memory import kv_capacity_bytes
 from costmodel.metric import METRICS, OWN_FIELDS, SHOWN_ALWAYS, Metric, Scope
@@ -36,12 +36,9 @@ from costmodel.simulator.metrics import (
 )
 from costmodel.simulator.run import simulate
 from costmodel.simulator.steps import GridSteps, cost_steps
-from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.fleets.purchase import pool_config
-from optimizer.loads.bisection import boundary
+from optimizer.fleets.fleet import Fleet, FleetPool, boundary, pool_config
 from optimizer.loads.effort import Late, never
-from optimizer.loads.flows import Demand
-from optimizer.loads.instance import Instance, factor_at, step_intervals
+from optimizer.loads.instance import Demand, Instance, step_factor
 from optimizer.plans.records import (
     BURST,
     HALVING_RUNS,
@@ -52,6 +49,7 @@ from optimizer.plans.records import (
     Outcome,
     Quantiles,
 )
+from search_spaces.engines import SUPPORT
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
 
@@ -212,7 +210,7 @@ def simulated_pool(instance: Instance, pool: FleetPool, balancing: Balancing, st
     return SimulatedPool(
         role=pool.role,
         steps=steps,
-        policy=SCHEDULERS[instance.problem.engine],
+        policy=SUPPORT[instance.problem.engine].scheduler,
         limits=engine_limits(instance, pool),
         replicas=pool.replicas,
         pipeline=config.parallelism.pipeline,
@@ -231,9 +229,7 @@ def pool_steps(instance: Instance, pool: FleetPool) -> GridSteps:
     expected_steps = cost_steps(instance.problem.model, config, instance.policy.overhead)
     if instance.quantile == 0.5:
         return expected_steps
-    intervals = step_intervals(instance.problem, config)
-    interval = intervals.prefill if pool.role is Role.PREFILL else intervals.decode
-    return expected_steps.scaled(factor_at(interval, instance.quantile))
+    return expected_steps.scaled(step_factor(instance, config))
 
 
 def judge_demands(instance: Instance, engines: SimulatedFleet, demands: Sequence[Demand]) -> Judgement:
@@ -252,49 +248,33 @@ def judge_runs(
     """Judge runs of one fleet together, without the first `warm_up` of each; tail: of the intervals (`share_of`)."""
     runs = tuple(simulations)
     classes = tuple(_judged(instance, runs, k, tail, warm_up) for k in range(len(instance.problem.slos)))
-    worst = falls_behind(runs, len(engines))
+    worst, late = falls_behind(instance, runs, len(engines))
     spans = [float(np.ptp(run.result.arrival)) for run in runs]
     gaps = sum(max(run.demand.trace.size - 1, 1) for run in runs)
-    late = late_classes(instance, runs, len(engines)) if worst.overloaded else frozenset[int]()
     return Judgement(gaps / max(sum(spans), 1e-12), classes, worst, engines, runs, late=late)
 
 
-def falls_behind(runs: Sequence[Run], pools: int) -> Overload:
+def falls_behind(instance: Instance, runs: Sequence[Run], pools: int) -> tuple[Overload, frozenset[int]]:
     """Whether the fleet falls behind its arrivals; if only some pools do, the overload of the worst.
 
-    A small pool whose queue grows without end would be hidden among the requests of the others.
+    A small pool whose queue grows without end would be hidden among the requests of the others. Also the numbers of the
+    classes with requests in a pool that falls behind, all where no pool is told from others: a class that has pools of
+    its own keeps its share, however late the others are.
     """
-    results = [run.result for run in runs]
-    whole = overload(results)
-    if whole.overloaded or any(run.demand.trace.pool is None for run in runs):
-        return whole
-    pool_overloads = [
-        overload(results, own)
-        for own in _pool_requests(runs, pools)
-        if any(map(np.any, own)) and not all(map(np.all, own))
-    ]
-    return max((pool for pool in pool_overloads if pool.overloaded), key=lambda pool: pool.growth, default=whole)
-
-
-def late_classes(instance: Instance, runs: Sequence[Run], pools: int) -> frozenset[int]:
-    """Numbers of the classes with requests in a pool that falls behind; all classes where no pool is told from others.
-
-    A class that has pools of its own keeps its share, however late the others are.
-    """
-    everyone = frozenset(range(len(instance.problem.slos)))
-    if any(run.demand.trace.pool is None for run in runs):
-        return everyone
-    results = [run.result for run in runs]
-    behind = [own for own in _pool_requests(runs, pools) if any(map(np.any, own)) and overload(results, own).overloaded]
+    results, routes = [run.result for run in runs], [_pools(run) for run in runs]
     members = [instance.flows.slo[run.demand.flow] for run in runs]
-    late = [np.unique(slo[mask]).tolist() for own in behind for slo, mask in zip(members, own, strict=True)]
-    return frozenset().union(*late) or everyone
-
-
-def _pool_requests(runs: Sequence[Run], pools: int) -> list[list[BoolArray]]:
-    """Masks of the requests of each run that are computed in a pool, for every pool."""
-    routes = [_pools(run) for run in runs]
-    return [[(first == number) | (later == number) for first, later in routes] for number in range(pools)]
+    whole, pools_behind = overload(results), list[tuple[Overload, list[BoolArray]]]()
+    for number in range(pools):
+        own = [(first == number) | (later == number) for first, later in routes]
+        if any(map(np.any, own)):
+            pool = whole if all(map(np.all, own)) else overload(results, own)
+            pools_behind += [(pool, own)] * pool.overloaded
+    if not (whole.overloaded or pools_behind):
+        return whole, frozenset()
+    masks = [zip(members, own, strict=True) for _, own in pools_behind]
+    late = frozenset[int]().union(*(np.unique(slo[mask]).tolist() for pairs in masks for slo, mask in pairs))
+    worst = whole if whole.overloaded else max((pool for pool, _ in pools_behind), key=lambda pool: pool.growth)
+    return worst, late or frozenset(range(len(instance.problem.slos)))
 
 
 def counted(
@@ -388,27 +368,6 @@ def in_time(instance: Instance, run: Run) -> BoolArray:
 
 Rule = Callable[[Judgement], int]
 """Rule: how many runs are wanted in all, given the judgement of those so far; no more if it is clear."""
-
-
-def judge_until(
-    instance: Instance,
-    engines: SimulatedFleet,
-    drawn: Callable[[int], Demand],
-    rule: Rule,
-    *,
-    first: int = 1,
-    before: Sequence[Run] = (),
-) -> Judgement:
-    """Simulate `first` runs of a fleet, and more as long as the rule wants them.
-
-    drawn: the requests of each run; before: runs that exist already.
-    """
-    runs, count = list(before), first
-    while True:
-        runs += [Run.of(drawn(number), engines) for number in range(len(runs), count)]
-        judgement = judge_runs(instance, engines, runs)
-        if (count := rule(judgement)) <= len(runs):
-            return judgement
 
 
 def until_decided(
@@ -623,24 +582,17 @@ class Trials:
             self.points[volume] = _point(self.instance, self.judged(volume), rate)
         return self.points[volume]
 
-    def rising(self) -> tuple[RatePoint, ...]:
-        """All points, by rate."""
-        return tuple(self.points[volume] for volume in sorted(self.points))
+    def goodput(self, tolerance: float, *, proven: float = 0.0, start: float = 1.0, step: float = 2.0) -> Goodput:
+        """The goodput of the fleet; all rates that the search had to try join the trials.
 
-
-def goodput_among(
-    trials: Trials, tolerance: float, *, proven: float = 0.0, start: float = 1.0, step: float = 2.0
-) -> Goodput:
-    """The goodput of a fleet; all rates that the search had to try join the trials.
-
-    proven: a volume at which the fleet is known to meet its goals; it is not tried up to there. start, step: see
-    `boundary`.
-    """
-    low, high = boundary(
-        lambda volume: volume <= proven or trials.at(volume).proven, tolerance, start, step, ends=VOLUMES
-    )
-    demand = trials.instance.problem.workload.request_rate
-    return Goodput(demand * low, demand * high, tolerance, trials.rising())
+        proven: a volume at which the fleet is known to meet its goals; it is not tried up to there. start, step: see
+        `boundary`.
+        """
+        low, high = boundary(
+            lambda volume: volume <= proven or self.at(volume).proven, tolerance, start, step, ends=VOLUMES
+        )
+        demand, points = self.instance.problem.workload.request_rate, [self.points[at] for at in sorted(self.points)]
+        return Goodput(demand * low, demand * high, tolerance, tuple(points))
 
 
 def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
@@ -649,13 +601,7 @@ def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
     good = pooled((in_time(instance, run) for run in judgement.runs), counts)
     times = pooled((np.where(run.result.finished, run.result.e2e, np.inf) for run in judgement.runs), counts)
     return RatePoint(
-        rate=rate,
-        classes=judgement.classes,
-        overload=judgement.overload,
-        engines=judgement.engines,
-        runs=(),
-        crowded=judgement.crowded,
-        late=judgement.late,
+        **{item.name: getattr(judgement, item.name) for item in fields(judgement)} | {"rate": rate, "runs": ()},
         served=served_rate,
         tokens=tokens,
         in_time=served_rate * float(np.mean(good)),

@@ -113,24 +113,22 @@ def judged_fleet(instance: Instance, label: str, verdict: Verdict) -> JudgedFlee
 def tuning_record(bench: Bench, winner: Verdict, tuning: Tuned) -> Tuning:
     """The record of the fleets that tuning looked at and judged."""
     best, compared_count = front_beside(bench, winner, tuning)
+    share = bench.instance.flows.share / bench.instance.flows.share.sum()
     return Tuning(
         objectives=["cost", "tail"] if tuning.wish.front else ["cost"],
         looks=len(tuning.looks),
         compared=compared_count,
-        front=[tuned_fleet(bench.instance, bench.verdict(look.fleet)) for look in best],
-    )
-
-
-def tuned_fleet(instance: Instance, verdict: Verdict) -> TunedFleet:
-    """A fleet of the front."""
-    share = instance.flows.share / instance.flows.share.sum()
-    return TunedFleet(
-        pools=engine_pools(instance, verdict.fleet),
-        served=[min(float(pool.route @ share), 1.0) for pool in verdict.fleet.pools],
-        cost_usd_per_hour=verdict.cost,
-        tail=verdict.tail,
-        outcome=verdict.outcome,
-        latencies=list(verdict.judgement.classes),
+        front=[
+            TunedFleet(
+                pools=engine_pools(bench.instance, verdict.fleet),
+                served=[min(float(pool.route @ share), 1.0) for pool in verdict.fleet.pools],
+                cost_usd_per_hour=verdict.cost,
+                tail=verdict.tail,
+                outcome=verdict.outcome,
+                latencies=list(verdict.judgement.classes),
+            )
+            for verdict in (bench.verdict(look.fleet) for look in best)
+        ],
     )
 
 

@@ -21,40 +21,34 @@ from costmodel.words import percentage, plural
 from costmodel.workload import Pages
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
 from optimizer.fleets.evaluate import Evaluation, evaluate
-from optimizer.fleets.fleet import Fleet, FleetPool
-from optimizer.fleets.purchase import pool_config
-from optimizer.loads.bisection import boundary
+from optimizer.fleets.fleet import Fleet, FleetPool, boundary, pool_config
 from optimizer.loads.effort import Progress, silent
-from optimizer.loads.flows import Demand
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Demand, Instance
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import HALVING_RUNS, QUANTILES, TOLERANCE, Outcome, Quantiles
-from search_spaces.bounds import HALF_WIDTH, SIMULATED_REQUESTS
+from search_spaces.bounds import SIMULATED_REQUESTS
 from search_spaces.enumeration import block_tokens
 from search_spaces.problem import Balancing
 from search_spaces.trace_reader import NANOSECONDS
 from search_spaces.trace_summary import read_trace, spread
 
-from .bench import Bench, Verdict, full_length, run_length
-from .demand import SEEDS, closed_demand, diurnal_demands, planned_profile, replayed_trace, seeded_demands
+from .bench import Bench, Slice, Verdict, run_length
+from .demand import SEEDS, closed_demand, diurnal_demands, planned_profile, replayed_trace
 from .judge import (
     MOST_RUNS,
     VOLUMES,
     Goodput,
     Judgement,
     RatePoint,
-    Run,
     Trials,
     counted,
-    goodput_among,
     half_width,
     hit_share,
     in_time,
     judge_demands,
-    judge_until,
+    judge_runs,
     pool_behind,
     pooled,
-    simulated_fleet,
     until_decided,
 )
 
@@ -225,23 +219,22 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         enough = max(DEFAULT_REQUESTS, run_length(instance, volume))
         request = replace(request, requests=min(enough, MOST_UNTIL // HALVING_RUNS))
     profile = None if request.profile is None else _profile(instance, request.profile)
-    start = time.process_time()
+    start, whole = time.process_time(), Slice.whole(instance, fleet, request.run_requests, request.seed, volume)
     remark, most = "", int(SIMULATED_REQUESTS.high)
     if request.until is not None:
-        judgement, most = _until_precise(instance, fleet, request, volume, tell), MOST_UNTIL
+        judgement, most = _until_precise(whole, request.until, tell), MOST_UNTIL
     elif request.is_steady and request.replications is None:
-        draws = seeded_demands(instance, fleet, request.run_requests, request.seed, volume)
         rule = until_decided(request.run_requests, most=min(HALVING_RUNS * request.run_requests, MOST_UNTIL))
-        judgement = judge_until(instance, simulated_fleet(instance, fleet), draws, rule)
+        judgement = whole.judged(whole.requests, rule)
     else:
         if request.trace is not None:
             demand, remark, is_whole = replay(instance, fleet, request)
             demands, most = [demand], demand.trace.size if is_whole else most
         else:
-            demands = _drawn(instance, fleet, request, volume, profile)
+            demands = _drawn(whole, request.runs, profile)
         if request.concurrency:
             demands = [closed_demand(demand, request.concurrency) for demand in demands]
-        engines = simulated_fleet(instance, fleet)
+        engines = whole.engines
         if demands[0].trace.pages:  # a router that knows what each engine has cached, as is deployed for prefixes
             aware = {Router.LENGTH_AWARE: Router.PREFIX_AFFINE}
             engines = tuple(replace(pool, router=aware.get(pool.router, pool.router)) for pool in engines)
@@ -284,12 +277,9 @@ def _under_strain(
     return bench.verdict_under_strain(fleet, bench.part(fleet), judgement, MOST_RUNS, held=True)
 
 
-def _until_precise(
-    instance: Instance, fleet: Fleet, request: SimulationRequest, volume: float, tell: Progress
-) -> Judgement:
+def _until_precise(whole: Slice, precision: float, tell: Progress) -> Judgement:
     """At least two runs, each long against the memory of the slowest queue, until the interval is narrow enough."""
-    precision = request.until or HALF_WIDTH.high
-    requests = full_length(instance, fleet, request.run_requests, volume)
+    requests = whole.full
 
     def wanted(judgement: Judgement) -> int:
         """As many runs as make the widest interval +- precision, as far as MOST_UNTIL requests go."""
@@ -301,23 +291,15 @@ def _until_precise(
         more = max(count + 1, math.ceil(count * min((width / precision) ** 2, 2.0)))
         return min(more, max(MOST_UNTIL // requests, count))
 
-    draws = seeded_demands(instance, fleet, requests, request.seed, volume)
-    return judge_until(instance, simulated_fleet(instance, fleet), draws, wanted, first=2)
+    return whole.judged(requests, wanted, first=2)
 
 
-def _drawn(
-    instance: Instance,
-    fleet: Fleet,
-    request: SimulationRequest,
-    volume: float,
-    profile: FloatArray | None,
-) -> list[Demand]:
+def _drawn(whole: Slice, runs: int, profile: FloatArray | None) -> list[Demand]:
     """Random requests of each run, at one rate or over a day."""
-    if profile is not None:
-        runs = {"requests": request.run_requests, "seed": request.seed, "replications": request.runs}
-        return diurnal_demands(instance, fleet, profile, volume=volume, **runs)
-    draws = seeded_demands(instance, fleet, request.run_requests, request.seed, volume)
-    return list(map(draws, range(request.runs)))
+    if profile is None:
+        return [whole.drawn(whole.requests, number) for number in range(runs)]
+    settings = {"requests": whole.requests, "seed": whole.seed, "replications": runs}
+    return diurnal_demands(whole.instance, whole.fleet, profile, volume=whole.volume, **settings)
 
 
 def _profile(instance: Instance, profile: tuple[float, ...]) -> FloatArray:
@@ -426,8 +408,11 @@ def fleet_use(instance: Instance, fleet: Fleet, judgement: Judgement) -> FleetUs
 def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judgement) -> PoolUse:
     config, simulated_pool = pool_config(instance, pool), judgement.engines[number]
     uses = [use for run in judgement.runs for use in run.result.engines if use.pool == number]
-    work = [_work(run, number, judgement) for run in judgement.runs]
     spans = np.array([run_span(run.result) for run in judgement.runs])
+    work = [  # of each engine in each run: utilization, MFU, MBU and KV occupancy
+        np.array([use.shares(simulated_pool, span) for use in run.result.engines if use.pool == number])
+        for run, span in zip(judgement.runs, spans.tolist(), strict=True)
+    ]
     drawn = np.array([sum(mean_power(config.accelerator.tdp, *engine[:3]) for engine in run) for run in work])
     energy = float(config.gpus * drawn @ spans)
     busy, mfu, mbu, occupancy = np.mean(np.concatenate(work), axis=0).tolist()
@@ -452,12 +437,6 @@ def _pool_use(instance: Instance, pool: FleetPool, number: int, judgement: Judge
         tdp=simulated_pool.replicas * config.gpus * config.accelerator.tdp,
         energy=energy,
     )
-
-
-def _work(run: Run, number: int, judgement: Judgement) -> FloatArray:
-    """Of each engine of a pool: utilization, MFU, MBU and KV occupancy [1], over the run."""
-    pool, span = judgement.engines[number], run_span(run.result)
-    return np.array([use.shares(pool, span) for use in run.result.engines if use.pool == number])
 
 
 def class_gaps(instance: Instance, judgement: Judgement) -> tuple[ClassGaps, ...]:
@@ -513,20 +492,15 @@ def judge(
     replications: int = 1,
 ) -> Judgement:
     """Simulate `requests` requests of the demand, times `volume`, through a fleet, as often as `replications` says."""
-    demands = list(map(seeded_demands(instance, fleet, requests, seed, volume), range(replications)))
-    judgement = judge_demands(instance, simulated_fleet(instance, fleet), demands)
+    whole = Slice.whole(instance, fleet, requests, seed, volume)
+    judgement = judge_runs(instance, whole.engines, whole.runs(requests, 0, replications))
     return replace(judgement, rate=instance.problem.workload.request_rate * volume)
 
 
 def seeded_trials(instance: Instance, fleet: Fleet, requests: int, seed: int) -> Trials:
     """Trials of a fleet in runs of so many requests, none made yet."""
-    engines = simulated_fleet(instance, fleet)
-
-    def judged(volume: float) -> Judgement:
-        draws = seeded_demands(instance, fleet, requests, seed, volume)
-        return judge_until(instance, engines, draws, until_decided(requests))
-
-    return Trials(instance, judged)
+    whole, rule = Slice.whole(instance, fleet, requests, seed), until_decided(requests)
+    return Trials(instance, lambda volume: replace(whole, volume=volume).judged(requests, rule))
 
 
 def goodput(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, tolerance: float = TOLERANCE) -> Goodput:
@@ -534,7 +508,7 @@ def goodput(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, t
 
     requests: of each run; runs are doubled while a goal lies within its interval. Mix and routing are unchanged.
     """
-    return goodput_among(seeded_trials(instance, fleet, requests, seed), tolerance)
+    return seeded_trials(instance, fleet, requests, seed).goodput(tolerance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -566,7 +540,7 @@ def latency_curve(
             f"{requests} requests are too few for a curve: the fleet falls behind at no rate up to "
             f"{demand * VOLUMES[1]:g} req/s; ask for more requests"
         )
-    goodput = goodput_among(trials, tolerance)
+    goodput = trials.goodput(tolerance)
     volumes = {volume for volume, point in trials.points.items() if point.rate in (goodput.rate, demand * saturation)}
     volumes |= {share * (saturation or VOLUMES[0]) for share in LOADS}
     points = tuple(trials.at(volume) for volume in sorted(volumes))

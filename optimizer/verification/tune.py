@@ -27,11 +27,9 @@ import numpy as np
 
 from costmodel.engine import Role
 from costmodel.errors import InputError, shown
-from optimizer.fleets.fleet import Fleet
-from optimizer.fleets.purchase import fleet_cost
+from optimizer.fleets.fleet import Fleet, fleet_cost
 from optimizer.loads.effort import Late, Wish, never
-from optimizer.loads.flows import digest_of
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, digest_of
 from optimizer.plans.records import NO_DEARER, QUICK_CANDIDATES, TOLERANCE
 
 from .bench import Bench, Verdict, chunks_of, fleet_key, valid
@@ -48,6 +46,7 @@ Point = tuple[int, ...]
 Values = tuple[float, ...]
 Looks = dict[Point, Values]
 """Value of every point that was looked at, in order."""
+Attributes = dict[Point, Mapping[str, float]]
 Value = Callable[[Point], Values | None]
 """Evaluates a point; returns None if it is not allowed."""
 SQLITE, JOURNAL = "sqlite:///", "journal:"
@@ -128,13 +127,16 @@ def fleet_at(fleet: Fleet, knobs: tuple[Knob, ...], point: Point) -> Fleet:
 
 @dataclass(slots=True)
 class Tuner:
-    """Looks at points of a fleet's knobs; seen: what each look showed; both: whether cost and tail are apart."""
+    """Looks at points of a fleet's knobs; both: whether cost and tail are apart.
+
+    attributes: what each look showed, as a study keeps it.
+    """
 
     bench: Bench
     fleet: Fleet
     knobs: tuple[Knob, ...]
     both: bool = False
-    seen: dict[Point, Look] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=dict)
 
     @property
     def start(self) -> Point:
@@ -147,9 +149,11 @@ class Tuner:
         None if it is not allowed, or the time is up.
         """
         fleet, bench = fleet_at(self.fleet, self.knobs, point), self.bench
-        if self.seen and (bench.late() or not valid(bench.instance, fleet)):
+        if self.attributes and (bench.late() or not valid(bench.instance, fleet)):
             return None
-        self.seen[point] = look = Look.of(bench.verdict(fleet))
+        look = Look.of(bench.verdict(fleet))
+        shown = {"usd_per_hour": look.cost, "share_of_limit": look.distance, "holds": float(look.held)}
+        self.attributes[point] = shown
         return (look.cost / self._cost, look.distance) if self.both else (self.worth(look),)
 
     def worth(self, look: Look) -> float:
@@ -161,15 +165,14 @@ class Tuner:
     def _cost(self) -> float:
         return fleet_cost(self.bench.instance, self.fleet)
 
-    def attributes(self, point: Point) -> dict[str, float]:
-        """What is kept of a point besides its value."""
-        look = self.seen[point]
-        return {"usd_per_hour": look.cost, "share_of_limit": look.distance, "holds": float(look.held)}
-
-    def recall(self, point: Point, attributes: Mapping[str, Any]) -> None:
-        """Take over the look of an earlier run."""
-        cost, distance, held = (float(attributes[name]) for name in ("usd_per_hour", "share_of_limit", "holds"))
-        self.seen[point] = Look(fleet_at(self.fleet, self.knobs, point), cost, distance, held > 0.0)
+    @property
+    def looks(self) -> dict[Point, Look]:
+        """All looks, those of earlier runs too."""
+        fleets = {point: fleet_at(self.fleet, self.knobs, point) for point in self.attributes}
+        return {
+            point: Look(fleets[point], row["usd_per_hour"], row["share_of_limit"], row["holds"] > 0.0)
+            for point, row in self.attributes.items()
+        }
 
     @property
     def name(self) -> str:
@@ -186,14 +189,12 @@ class Tuner:
 def tuned(bench: Bench, winner: Verdict, wish: Wish) -> Tuned:
     """Tune a fleet that holds: the best look that costs no more and holds too."""
     tuner = Tuner(bench, winner.fleet, knobs_of(bench.instance, winner.fleet), wish.front)
-    search = Search(
-        {knob.name: knob.shown for knob in tuner.knobs}, tuner.value, bench.seed, near=True, stopped=bench.late
-    )
+    axes = {knob.name: knob.shown for knob in tuner.knobs}
+    search = Search(axes, tuner.value, bench.seed, near=True, stopped=bench.late, attributes=tuner.attributes)
     if wish.study is not None:
         search.storage, search.name = open_storage(wish.study), tuner.name
-        search.attributes, search.recall = tuner.attributes, tuner.recall
     search.looks_of(tuner.start, wish.looks)
-    looks = tuple(tuner.seen.values())
+    looks = tuple(tuner.looks.values())
     enough, most = tuner.worth(looks[0]) - TAIL_WEIGHT * LESS, looks[0].cost * NO_DEARER
     better_looks = (look for look in looks if look.held and look.cost <= most and tuner.worth(look) < enough)
     best = min(better_looks, key=tuner.worth, default=None)
@@ -250,7 +251,7 @@ class Search:
     A neighbor differs in one knob by one step. Of several values the best are the front, one of which is drawn. A known
     point that the sampler proposes gives way to a neighbor of it. axes: values of each knob by its name; near: whether
     neighbors are looked at; stopped: asked before each look; storage, name: where its study is kept, else in memory;
-    attributes: what is kept of a point besides its values; recall: gives that back for a point of an earlier run.
+    attributes: what the study keeps of points besides their values, which `value` adds, and earlier runs have.
     """
 
     axes: Mapping[str, Sequence[int]]
@@ -260,8 +261,7 @@ class Search:
     stopped: Late = never
     storage: optuna.storages.BaseStorage | None = None
     name: str | None = None
-    attributes: Callable[[Point], Mapping[str, float]] = lambda _: {}
-    recall: Callable[[Point, Mapping[str, Any]], None] = lambda *_: None
+    attributes: Attributes = field(default_factory=dict)
     history: set[Point] = field(default_factory=set)
     looks: Looks = field(default_factory=dict)
     draw: np.random.Generator = field(init=False)
@@ -313,10 +313,10 @@ class Search:
         earlier = {self._point(trial.params): trial for trial in study.get_trials(states=(TrialState.COMPLETE,))}
         for point, earlier_trial in earlier.items():
             if point != start:
-                self.recall(point, earlier_trial.user_attrs)
+                self.attributes[point] = earlier_trial.user_attrs
                 self.looks[point] = tuple(earlier_trial.values)
         if start not in earlier:
-            attributes = dict(self.attributes(start))
+            attributes = dict(self.attributes.get(start, {}))
             study.add_trial(
                 optuna.create_trial(
                     params=self._params(start), distributions=space, values=first, user_attrs=attributes
@@ -328,7 +328,7 @@ class Search:
             trial = self._next(study, space)
             point = self._point(trial.params)
             values = self.see(point)
-            for name, attribute in self.attributes(point).items() if values is not None else ():
+            for name, attribute in self.attributes.get(point, {}).items():
                 trial.set_user_attr(name, attribute)
             study.tell(trial, values, state=TrialState.FAIL if values is None else None)
         return self.looks

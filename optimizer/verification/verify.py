@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from costmodel.engine import Role
 from optimizer.fleets.evaluate import RATE_MARGIN, holds_at, worst_share
-from optimizer.fleets.fleet import Fleet, FleetPool, with_pools
-from optimizer.fleets.purchase import allowed, classes_apart, fewer_replicas, fleet_cost
+from optimizer.fleets.fleet import Fleet, FleetPool, allowed, classes_apart, fewer_replicas, fleet_cost, with_pools
 from optimizer.loads.effort import Effort
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import ALIKE, CANDIDATES, ROUNDING, TOLERANCE, Outcome

@@ -23,12 +23,9 @@ from costmodel.errors import InputError, shown
 from costmodel.metric import Metric
 from costmodel.words import plural
 from optimizer.fleets.evaluate import evaluate, holds_at
-from optimizer.fleets.fleet import Fleet, with_replicas
-from optimizer.fleets.purchase import fleet_cost
-from optimizer.loads.bisection import bisection
+from optimizer.fleets.fleet import Fleet, bisection, fleet_cost, with_replicas
 from optimizer.loads.effort import Progress, silent
-from optimizer.loads.flows import make_flows
-from optimizer.loads.instance import Instance
+from optimizer.loads.instance import Instance, make_flows
 from optimizer.plans.records import (
     CANDIDATES,
     HALVINGS,

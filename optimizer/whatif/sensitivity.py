@@ -22,7 +22,7 @@ import numpy as np
 from costmodel.errors import InputError
 from costmodel.metric import Metric
 from optimizer.fleets.build_plan import LIMIT_UNITS
-from optimizer.fleets.purchase import INVENTORY, owned_and_rented
+from optimizer.fleets.fleet import INVENTORY, owned_and_rented
 from optimizer.loads.effort import Brake, Progress, silent
 from optimizer.loads.instance import ENDS, Instance, planned_instance, slow_end
 from optimizer.plans.plan import Plan

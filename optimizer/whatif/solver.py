@@ -31,9 +31,8 @@ from costmodel.errors import BelowFloorError, ImpossibleError, InputError
 from costmodel.words import percentage
 from optimizer.fleets.build_plan import engine_pools, fleet_bindings, package_versions, pools_of_records, routes_of
 from optimizer.fleets.evaluate import goodput_volume, pool_headroom, still_holds
-from optimizer.fleets.fleet import Fleet
+from optimizer.fleets.fleet import Fleet, can_hand_over, fleet_cost, fleet_gpus, with_names
 from optimizer.fleets.pool import KEPT, pool_key
-from optimizer.fleets.purchase import can_hand_over, fleet_cost, fleet_gpus, with_names
 from optimizer.loads.effort import Brake, Level, Progress
 from optimizer.loads.instance import Instance, as_planned
 from optimizer.plans.plan import Binding, Plan, Proof, Status, proof_of_judged

@@ -13,7 +13,7 @@ from costmodel.units import GIB, GIGA, MICRO, TERA
 from costmodel.words import listed, plural
 from pdplan.console import Console
 from pdplan.exits import ExitCode
-from pdplan.options import PATH, Prices, catalog_option, check_files, force_option, json_option, with_console
+from pdplan.options import PATH, Prices, catalog_option, force_option, json_option, with_console
 from reports.document import Column, Document, Facts, Section, said, table_of
 from reports.text import MISSING, count, duration, hourly, money, percent, si, signed_percent, significant
 
@@ -113,13 +113,12 @@ def _gpu_list(accelerators: Sequence[Accelerator], basis: PriceBasis | None) -> 
             significant(gpu.tdp, 4),
         )
         rows.append((gpu.name, *cells, *prices))
+    star = "*: no on-demand quote of this GPU; `pdplan gpus NAME` says whose or which price it is."
     notes = (
         "GiB, TB/s: memory and its bandwidth. bf16, fp8, fp4: dense TFLOP/s. W: board power.",
         "up, out: GB/s of one GPU's link inside a node of `node` GPUs, and between nodes.",
         f"$/h: median over providers of their median {'list prices' if basis is None else f'{basis} quotes'} per GPU.",
-        "*: no on-demand quote of this GPU; `pdplan gpus NAME` says whose or which price it is."
-        if basis is None
-        else f"{MISSING}: nobody quotes one.",
+        star if basis is None else f"{MISSING}: nobody quotes one.",
     )
     following = "pdplan gpus NAME   # sources and efficiencies of one"
     return Document((), (Section(table=table_of(columns, rows)), Section(sentences=notes)), next_step=following)
@@ -211,18 +210,9 @@ def _link(link: dict[str, float]) -> str:
     "--check", is_flag=True, help="Also count the parameters of NAME with transformers (pdplan[transformers])."
 )
 @json_option
-@force_option
+@force_option()
 @with_console
-def models(
-    console: Console,
-    /,
-    *,
-    name: str | None,
-    config: str | None,
-    output: Path | None,
-    check: bool,
-    force: bool,
-) -> ExitCode:
+def models(console: Console, /, *, name: str | None, config: str | None, output: Path | None, check: bool) -> ExitCode:
     """Examples:
 
     \b
@@ -243,33 +233,29 @@ def models(
     --check builds the model with transformers, without weights, and compares the parameters. The command
     ends with 3 where they differ by more than 1 %.
     """
-    from search_spaces.models import (
-        architecture_text,
-        is_model,
-        load_model,
-        model_names,
-        model_to_edit,
-        names_with,
-    )
+    from search_spaces import models as model_catalog
 
     name = name or config
     if output is not None:
         if name is None:
             raise InputError("-o FILE writes the architecture file of one model; name it, such as a config.json")
-        check_files({"-o": output}, {}, force=force)
-        model, gaps = model_to_edit(name)
+        console.check_files({}, {"-o": output})
+        model, gaps = model_catalog.model_to_edit(name)
         hint = f"; {plural(len(gaps), 'field')} to check, named at its top" if gaps else ""
-        console.write(output, architecture_text(model, gaps), force=force, hint=hint)
+        console.write(output, model_catalog.architecture_text(model, gaps), hint=hint)
         return ExitCode.DONE
     if check:
         if name is None:
             raise InputError("--check counts the parameters of one model; name it, such as a config.json")
         return _show_check(console, name)
-    alike = [] if name is None or is_model(name) else names_with(name)
+    alike = [] if name is None or model_catalog.is_model(name) else model_catalog.names_with(name)
     if name is not None and not alike:
-        entry = _with_states(load_model(name))
+        entry = _with_states(model_catalog.load_model(name))
         return console.answer(_model_page(entry), entry)
-    entries = [{"written": spelling} | _with_states(load_model(spelling)) for spelling in alike or model_names()]
+    entries = [
+        {"written": spelling} | _with_states(model_catalog.load_model(spelling))
+        for spelling in alike or model_catalog.model_names()
+    ]
     return console.answer(_model_list(entries, brief=bool(alike)), entries)
 
 
@@ -284,27 +270,19 @@ def _with_states(model: Transformer) -> dict[str, Any]:
 
 def _show_check(console: Console, name: str) -> ExitCode:
     """Compare the parameters of a model with those that transformers counts."""
-    from search_spaces.models import (
-        AGREEMENT,
-        GROUPS,
-        config_of,
-        counted,
-        has_transformers,
-        load_model,
-        reference_count,
-    )
+    from search_spaces import models as model_catalog
 
-    if not has_transformers():
+    if not model_catalog.has_transformers():
         raise InputError(
             "--check needs transformers and torch, which are not installed: pip install 'pdplan[transformers]'"
         )
-    model = load_model(name)
-    groups = counted(model)
-    reference_groups, version = reference_count(config_of(name), model.name)
+    model = model_catalog.load_model(name)
+    groups = model_catalog.counted(model)
+    reference_groups, version = model_catalog.reference_count(model_catalog.config_of(name), model.name)
     reference = reference_groups.total()
     difference = model.parameters / reference - 1.0
-    agrees = abs(difference) <= AGREEMENT
-    rows = [(group, count(groups[group]), count(reference_groups[group])) for group in GROUPS]
+    agrees = abs(difference) <= model_catalog.AGREEMENT
+    rows = [(group, count(groups[group]), count(reference_groups[group])) for group in model_catalog.GROUPS]
     sentence = (
         f"{model.name}: pdplan counts {count(model.parameters)} parameters, transformers {version} counts "
         f"{count(reference)} ({signed_percent(difference, 2)}); they {'agree' if agrees else 'disagree'}."
@@ -315,7 +293,7 @@ def _show_check(console: Console, name: str) -> ExitCode:
         "parameters": model.parameters,
         "reference_parameters": reference,
         "difference": difference,
-        "groups": {group: [groups[group], reference_groups[group]] for group in GROUPS},
+        "groups": {group: [groups[group], reference_groups[group]] for group in model_catalog.GROUPS},
         "transformers": version,
     }
     return console.answer(Document((sentence,), (Section(table=table),) if table else (), positive=agrees), record)
@@ -397,9 +375,7 @@ def _model_page(entry: dict[str, Any]) -> Document:
         ("", f"and {count(towers)} in towers for images or sound, which take memory too" if towers else ""),
         (
             "",
-            f"and {count(drafts)} in layers for multi-token prediction, in memory only where they draft"
-            if drafts
-            else "",
+            f"and {count(drafts)} in layers for multi-token prediction, in memory only where they draft" * (drafts > 0),
         ),
         ("layers", f"{entry['layers']}, hidden width {count(entry['hidden_size'])}, {experts}"),
         ("attention", ", ".join(f"{layer['layers']} layers {layer['kind']}" for layer in entry["attention"])),

@@ -19,6 +19,7 @@ from pdplan.options import (
     Whole,
     collected,
     confidence_option,
+    force_option,
     json_option,
     pairs,
     parse_settings,
@@ -53,7 +54,7 @@ FRONT = Bounds(2, 10_000)
 )
 @click.option("--deploy", type=PATH, metavar="DIR", help="Write the files that run the plan to DIR; see pdplan deploy.")
 @json_option
-@click.option("--force", is_flag=True, help="Replace files in DIR that pdplan did not write.")
+@force_option("Replace files in DIR that pdplan did not write.")
 @click.option(
     "--time-limit",
     callback=seconds,
@@ -87,16 +88,7 @@ FRONT = Bounds(2, 10_000)
 @prices_option
 @set_option
 @with_console
-def optimize(
-    console: Console,
-    /,
-    *,
-    file: Path,
-    output: Path | None,
-    deploy: Path | None,
-    force: bool,
-    **options: Any,
-) -> int:
+def optimize(console: Console, /, *, file: Path, output: Path | None, deploy: Path | None, **options: Any) -> int:
     """Examples:
 
     \b
@@ -120,7 +112,7 @@ def optimize(
 
     flags = {name: options.pop(name) for name in ("seed", "target", "confidence", "prices")}
     problem = load_problem(file, overrides=parse_settings(options.pop("settings"), **flags))
-    prepare_folders(output, deploy, force)
+    prepare_folders(output, deploy, console.force)
     try:
         plan = stamped(searched(console, problem, file.resolve().parent, **options), console.command)
     except BelowFloorError:
@@ -131,13 +123,13 @@ def optimize(
         raise
     for warning in plan.warnings:
         console.warn(warning)
-    show_plan(console, plan, output, force=force)
+    show_plan(console, plan, output)
     if deploy is not None and plan.pools:
-        console.note(f"wrote {len(api.deploy(plan, deploy, force=force))} files to {deploy}")
+        console.note(f"wrote {len(api.deploy(plan, deploy, force=console.force))} files to {deploy}")
     return 0 if plan.pools else ExitCode.INFEASIBLE
 
 
-def show_plan(console: Console, plan: Plan, output: Path | None, *, force: bool) -> None:
+def show_plan(console: Console, plan: Plan, output: Path | None) -> None:
     """Write the files of a plan, if a folder is named, and show its answer; both rest on one look at what runs it."""
     from reports.answers.plan import plan_document, plan_page
     from reports.answers.plan_details import what_runs
@@ -149,7 +141,7 @@ def show_plan(console: Console, plan: Plan, output: Path | None, *, force: bool)
     document = plan_document(plan, runs, brief=output is None and not console.verbose)
     if output is not None:
         texts = {PLAN_FILE: json_text(record_of(plan)), REPORT_FILE: plan_page(plan, document)}
-        console.write_folder(output, texts, force=force)
+        console.write_folder(output, texts)
         document = document if console.verbose else plan_document(plan, runs, brief=True)
     console.answer(document, record_of(plan))
 
@@ -203,9 +195,9 @@ SEARCHES = ("none", "quick", "standard")
 @prices_option
 @set_option
 @json_option
-@click.option("--force", is_flag=True, help="Replace a file in DIR that pdplan did not write.")
+@force_option("Replace a file in DIR that pdplan did not write.")
 @with_console
-def evaluate(console: Console, /, *, file: Path, output: Path | None, force: bool, effort: str, **options: Any) -> int:
+def evaluate(console: Console, /, *, file: Path, output: Path | None, effort: str, **options: Any) -> int:
     """Examples:
 
     \b
@@ -228,7 +220,7 @@ def evaluate(console: Console, /, *, file: Path, output: Path | None, force: boo
     overrides = parse_settings(options["settings"], confidence=options["confidence"], prices=options["prices"])
     subject = stated_fleet(fleet_file or file, file if fleet_file else None, overrides)
     if output is not None:
-        check_directory(output, (EVALUATION_FILE, EVALUATION_PAGE), force=force)
+        check_directory(output, (EVALUATION_FILE, EVALUATION_PAGE), force=console.force)
     with console.milestones() as progress:
         evaluation = api.evaluate(subject, effort=effort, base=file.parent, progress=progress)
     best = None if evaluation.cheapest is None else stamped(evaluation.cheapest, console.command)
@@ -236,7 +228,7 @@ def evaluate(console: Console, /, *, file: Path, output: Path | None, force: boo
     record = record_of(evaluation)
     if output is not None:
         page = html_view(evaluation_document(evaluation, brief=False), record, "evaluation")
-        console.write_folder(output, {EVALUATION_FILE: json_text(record), EVALUATION_PAGE: page}, force=force)
+        console.write_folder(output, {EVALUATION_FILE: json_text(record), EVALUATION_PAGE: page})
     following = _next_step(file, fleet_file, evaluation.outcome)
     document = evaluation_document(evaluation, brief=not console.verbose, next_step=following)
     return console.answer(document, record)

@@ -17,7 +17,6 @@ from pdplan.console import Console
 from pdplan.options import (
     PATH,
     Choice,
-    Output,
     Whole,
     alternative_option,
     answer_options,
@@ -99,7 +98,6 @@ def simulate(
     *,
     file: Path,
     alternative: int,
-    output: Output,
     timeline: Path | None,
     window: float,
     **options: Any,
@@ -132,7 +130,7 @@ def simulate(
 
     request = SimulationRequest(**options)
     request.check()
-    output.check({"--timeline": timeline}, FILE=file, trace=request.trace)
+    console.check_files({"FILE": file, "--trace": request.trace}, {"--timeline": timeline})
     telling = console.progress() if request.requests and request.work <= SOON_DONE else console.milestones()
     plan = read_fleet(file, alternative)
     with telling as progress:
@@ -141,12 +139,11 @@ def simulate(
     console.note(f"simulated in {simulation.cpu_seconds:.1f} CPU-seconds")
     if timeline is not None:
         hint = "; open it at ui.perfetto.dev or chrome://tracing"
-        console.write(timeline, timeline_json(simulation, window), force=output.force, hint=hint)
+        console.write(timeline, timeline_json(simulation, window), hint=hint)
     chosen = f" --alternative {alternative}" if alternative > 1 else ""
     following = f"pdplan deploy {quote(str(file))}{chosen} -o deploy" if simulation.outcome is Outcome.MEETS else ""
     document, pools = simulation_document(simulation, next_step=following), [pool.name for pool in simulation.use.pools]
-    return output.show(
-        console,
+    return console.answer(
         document,
         simulation_json(simulation),
         lambda: request_columns(simulation.instance, pools, simulation.judgement),
@@ -154,12 +151,14 @@ def simulate(
 
 
 MOST_STRAYS = 5
+OPTIONS_OF_CHECK = {"file", "check", "target", "alternative", "quiet", "verbose", "no_color"}
+"""What `deploy --check` takes beside what a deployment records."""
 
 
 @click.command(short_help="View a plan.json again, as text, HTML, Markdown or JSON.")
 @click.argument("file", type=PATH)
 @view_options
-def report(console: Console, /, *, file: Path, view: Output, alternative: int) -> None:
+def report(console: Console, /, *, file: Path, alternative: int) -> None:
     """Examples:
 
     \b
@@ -172,20 +171,21 @@ def report(console: Console, /, *, file: Path, view: Output, alternative: int) -
     """
     from reports.answers.plan import plan_document
 
-    forms = [view.screen, *(form for _, form, _ in view.files)]
-    view.check(FILE=file)
+    console.check_files({"FILE": file})
     plan = read_plan(file, alternative)
     following = f"pdplan simulate {quote(str(file))} --alternative {alternative}" if alternative > 1 else None
-    brief = view.screen == "text" and not console.verbose
-    document = plan_document(plan, brief=brief, next_step=following if "text" in forms else "")
-    view.show(console, document, record_of(plan), name="plan")
+    brief = console.screen == "text" and not console.verbose
+    document = plan_document(
+        plan, brief=brief, next_step=following if "text" in {console.screen, *console.files} else ""
+    )
+    console.answer(document, record_of(plan), name="plan")
 
 
 @click.command(short_help="Compare two plan.json: price, fleet, SLOs, settings, inputs.")
 @click.argument("before", type=PATH)
 @click.argument("after", type=PATH, required=False)
 @view_options
-def compare(console: Console, /, *, before: Path, after: Path | None, alternative: int, view: Output) -> None:
+def compare(console: Console, /, *, before: Path, after: Path | None, alternative: int) -> None:
     """Examples:
 
     \b
@@ -200,11 +200,11 @@ def compare(console: Console, /, *, before: Path, after: Path | None, alternativ
     from reports.answers.comparison import compare as compare_plans
     from reports.answers.comparison import comparison_document, comparison_record
 
-    view.check(BEFORE=before, AFTER=after)
+    console.check_files({"BEFORE": before, "AFTER": after})
     if after is None and alternative == 1:
         raise InputError("AFTER: name a second plan, or one of BEFORE's own alternatives with --alternative N")
     comparison = compare_plans(read_plan(before), read_plan(after or before, alternative))
-    view.show(console, comparison_document(comparison), comparison_record(comparison), name="comparison")
+    console.answer(comparison_document(comparison), comparison_record(comparison), name="comparison")
 
 
 @click.command(short_help="Write the files that run what a plan evaluated.")
@@ -259,7 +259,7 @@ def compare(console: Console, /, *, before: Path, after: Path | None, alternativ
     help="Kubernetes node labels of GPU types, where they differ from the catalog's.",
 )
 @alternative_option
-@force_option
+@force_option()
 @with_console
 def deploy(
     console: Console, /, file: Path, *, alternative: int, output: Path | None, check: Path | None, **options: Any
@@ -291,9 +291,8 @@ def deploy(
         return
     if output is None:
         raise click.UsageError("give -o DIR to write a deployment, or --check DIR to check one")
-    force, labels = options.pop("force"), pairs(options.pop("labels"), "--label")
-    settings = deployment_options(plan, label=labels, **options)
-    files = write_deployment(plan, settings, output, force=force)
+    settings = deployment_options(plan, label=pairs(options.pop("labels"), "--label"), **options)
+    files = write_deployment(plan, settings, output, force=console.force)
     deployment = describe(plan, settings)
     if deployment.demand.sessions and (warning := scattered_words(deployment)):
         console.warn(warning)
@@ -313,7 +312,7 @@ def _check(console: Console, plan: Plan, directory: Path, target: str | None) ->
     context = click.get_current_context()
     for parameter in context.command.params:
         is_set = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-        if is_set and parameter.expose_value and parameter.name not in {"file", "check", "target", "alternative"}:
+        if is_set and parameter.name not in OPTIONS_OF_CHECK:
             raise click.UsageError(f"--check takes the other options from DIR; leave out {parameter.opts[-1]}")
     differences, strays = checked_directory(plan, directory, target)
     if strays:
@@ -345,7 +344,7 @@ LEAST = Bounds(1, 100_000)
               "at least 5,000.")  # fmt: skip
 @click.option("--seed", type=Whole(bounds.SEED), default=0, help="Seed of the requests.")
 @answer_options("Write a page.")
-def resilience(console: Console, /, *, file: Path, losses: int, requests: int | None, seed: int, output: Output) -> int:
+def resilience(console: Console, /, *, file: Path, losses: int, requests: int | None, seed: int) -> int:
     """Examples:
 
     \b
@@ -365,7 +364,7 @@ def resilience(console: Console, /, *, file: Path, losses: int, requests: int | 
     from optimizer.procurement.operation import resilience as ask
     from reports.answers.operation import resilience_dict, resilience_document
 
-    output.check(PLAN=file)
+    console.check_files({"PLAN": file})
     plan = read_fleet(file)
     proof = plan.simulation
     least = LEAST_REQUESTS if proof is None else max(LEAST_REQUESTS, proof.requests // proof.replications)
@@ -382,7 +381,7 @@ def resilience(console: Console, /, *, file: Path, losses: int, requests: int | 
             progress=progress,
         )
     document = resilience_document(answer, losses, plan)
-    return output.show(console, document, resilience_dict(answer))
+    return console.answer(document, resilience_dict(answer))
 
 
 @click.command(short_help="Say what scaling a plan's fleet over the day saves.")
@@ -399,9 +398,7 @@ def resilience(console: Console, /, *, file: Path, losses: int, requests: int | 
 @click.option("--requests", type=Whole(bounds.RUN_REQUESTS), default=5_000,
               help="Fewest requests to simulate for each rate and fleet.")  # fmt: skip
 @answer_options("Write a page.")
-def autoscale(
-    console: Console, /, *, file: Path, start_up: float, by_hour: Any, least: int, requests: int, output: Output
-) -> int:
+def autoscale(console: Console, /, *, file: Path, start_up: float, by_hour: Any, least: int, requests: int) -> int:
     """Examples:
 
     \b
@@ -423,7 +420,7 @@ def autoscale(
     from optimizer.verification.demand import planned_profile
     from reports.answers.operation import autoscale_dict, autoscale_document
 
-    output.check(PLAN=file)
+    console.check_files({"PLAN": file})
     instance, fleet = fleet_of_plan(read_fleet(file), file.parent)
     volume = planned_profile(instance)
     if by_hour:
@@ -437,4 +434,4 @@ def autoscale(
         )
     with console.milestones() as progress:
         day = scale(instance, fleet, volume, start_up, least, requests=requests, progress=progress)
-    return output.show(console, autoscale_document(instance.problem, day), autoscale_dict(day))
+    return console.answer(autoscale_document(instance.problem, day), autoscale_dict(day))

@@ -22,7 +22,7 @@ from pdplan.options import (
     Whole,
     alternative_option,
     catalog_option,
-    check_files,
+    force_option,
     json_option,
     prices_option,
     replica_options,
@@ -298,11 +298,9 @@ def _page(value: dict[str, Any]) -> Document:
 )
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write a catalog file with the fitted figures.")
 @json_option
-@click.option("--force", is_flag=True, help="Replace an existing file, and keep a fit that does not explain the data.")
+@force_option("Replace an existing file, and keep a fit that does not explain the data.")
 @with_console
-def calibrate(
-    console: Console, /, *, results: tuple[Path, ...], output: Path | None, force: bool, **options: Any
-) -> None:
+def calibrate(console: Console, /, *, results: tuple[Path, ...], output: Path | None, **options: Any) -> None:
     """Examples:
 
     \b
@@ -325,7 +323,7 @@ def calibrate(
 
     catalog: Path | None = options["catalog"]
     inputs = {f"result {number}": path for number, path in enumerate(results, start=1)}
-    check_files({"-o": output}, {**inputs, "--catalog": catalog}, force=force)
+    console.check_files({**inputs, "--catalog": catalog}, {"-o": output})
     setup = _setup(options)
     records = read_results(results)
     if not records:
@@ -335,9 +333,9 @@ def calibrate(
     more = f" and {len(results) - 1} more" if len(results) > 1 else ""
     source = f"calibrated on {len(records)} results of {setup.model.name} ({tools}; {results[0].name}{more})"
     calibration = fit(records, setup, source)
-    is_kept = not calibration.refusal or force
+    is_kept = not calibration.refusal or console.force
     if output is not None and is_kept:
-        console.write(output, _overlay(calibration, source, catalog, console.command), force=force, hint=None)
+        console.write(output, _overlay(calibration, source, catalog, console.command), hint=None)
     value = calibration_dict(calibration, str(output) if output is not None and is_kept else None)
     writing = "" if output is not None else f"{console.command} -o overlay.yaml   # writes the fitted figures to a file"
     console.answer(replace(calibration_document(value), next_step=writing if is_kept else ""), value)

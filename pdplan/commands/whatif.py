@@ -15,7 +15,7 @@ from costmodel.errors import InputError, shown
 from costmodel.words import join_words
 from pdplan.api import curve_range, range_of, solved_sweep
 from pdplan.console import Console
-from pdplan.options import PATH, Choice, Decorator, Output, Whole, problem_options, share_within, verify_option
+from pdplan.options import PATH, Choice, Decorator, Whole, problem_options, share_within, verify_option
 from reports.document import Document
 from search_spaces import bounds
 from search_spaces.bounds import JOBS, OVER, Bounds
@@ -110,7 +110,7 @@ class WithLevers(click.Command):
     parquet=True,
     reads=("resume",),
 )
-def whatif(console: Console, problem: Problem, /, *, file: Path, output: Output, **options: Any) -> int:
+def whatif(console: Console, problem: Problem, /, *, file: Path, **options: Any) -> int:
     """Examples:
 
     \b
@@ -135,7 +135,8 @@ def whatif(console: Console, problem: Problem, /, *, file: Path, output: Output,
     from search_spaces.scenarios import parse_axis
 
     sweeps = bool(options["axes"] or options["names"])
-    check_questions(options, output.rows_flag, sweeps=sweeps)
+    table = next((f"--{form}" for form in ("csv", "parquet") if form in console.files), "")
+    check_questions(options, table, sweeps=sweeps)
     effort, remarks = ScenarioEffort.SIMULATED if options["simulated"] else ScenarioEffort.FULL, price_remarks(problem)
     replies: list[Reply] = []
     if sweeps:
@@ -151,7 +152,7 @@ def whatif(console: Console, problem: Problem, /, *, file: Path, output: Output,
     record |= {"price_remarks": remarks} | {key: answer for key, answer, _ in replies}
     document = whatif_document([document for _, _, document in replies], remarks, ("What if?", problem.name))
     rows = record.get("rows") or (record.get("chunks") or {}).get("rows", ())
-    return output.show(console, document, record, rows)
+    return console.answer(document, record, rows)
 
 
 def check_questions(options: Mapping[str, Any], table: str, *, sweeps: bool) -> None:
@@ -226,17 +227,7 @@ def answers(
 )
 @verify_option(12)
 @problem_options("Write a page with the curve.", rows="Write a row per step of the curve, as CSV.")
-def frontier(
-    console: Console,
-    problem: Problem,
-    /,
-    *,
-    file: Path,
-    over: str,
-    between: str | None,
-    looks: int,
-    output: Output,
-) -> int:
+def frontier(console: Console, problem: Problem, /, *, file: Path, over: str, between: str | None, looks: int) -> int:
     """Examples:
 
     \b
@@ -267,7 +258,7 @@ def frontier(
         curve = curve_over(problem, over, ends, looks=looks, progress=progress)
     record = {"schema": "pdplan.frontier/3", "file": str(file)} | curve_record(curve) | {"price_remarks": remarks}
     document = whatif_document([frontier_document(curve)], remarks, (QUESTIONS[over], problem.name))
-    return output.show(console, document, record, frontier_rows(curve))
+    return console.answer(document, record, frontier_rows(curve))
 
 
 LENGTHS = ("isl", "osl", "isl_scale", "osl_scale")
@@ -299,7 +290,6 @@ def map_command(
     full: bool,
     looks: int,
     jobs: int | None,
-    output: Output,
 ) -> int:
     """Examples:
 
@@ -333,7 +323,7 @@ def map_command(
     record = {"schema": "pdplan.map/2", "file": str(file), "over": keys, "rows": rows, "price_remarks": remarks}
     about = ("Where does disaggregation pay?", problem.name)
     document = whatif_document([map_document(keys, cells, effort.value)], remarks, about)
-    return output.show(console, document, record, rows)
+    return console.answer(document, record, rows)
 
 
 def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
@@ -381,9 +371,7 @@ def axes_of(problem: Problem, levers: tuple[str, ...]) -> list[SweepAxis]:
 )
 @verify_option(40)
 @problem_options("Write a page.", reads=("terms",))
-def buy(
-    console: Console, problem: Problem, /, *, terms: Path | None, looks: int, output: Output, **changes: Any
-) -> int:
+def buy(console: Console, problem: Problem, /, *, terms: Path | None, looks: int, **changes: Any) -> int:
     """Examples:
 
     \b
@@ -411,4 +399,4 @@ def buy(
     terms_of_file = load_terms(problem, terms, stated)
     with console.milestones() as progress:
         purchase = choose(problem, terms_of_file, progress, looks)
-    return output.show(console, buying_document(purchase), buying_dict(purchase))
+    return console.answer(buying_document(purchase), buying_dict(purchase))

@@ -17,7 +17,6 @@ from pdplan.options import (
     Choice,
     Flags,
     Whole,
-    check_files,
     force_option,
     json_option,
     pairs,
@@ -63,9 +62,9 @@ LEVELS = ("p50", "p90", "p95", "p99", "p100")
 @click.option("--limit", type=Whole(WHOLE), help="Read the first N requests only.")
 @click.option("--max-tokens", type=Whole(MAX_TOKENS), help="Leave out requests of more than N tokens, ISL + OSL.")
 @json_option
-@force_option
+@force_option()
 @with_console
-def workload(console: Console, /, *, trace: Path, force: bool, **options: Any) -> None:
+def workload(console: Console, /, *, trace: Path, **options: Any) -> None:
     """Examples:
 
     \b
@@ -89,7 +88,7 @@ def workload(console: Console, /, *, trace: Path, force: bool, **options: Any) -
     output, model = flags.output, flags.model
     model_name = _model_name(model, output)
     config = Path(model) if model.endswith(".json") else None
-    check_files({"-o": output}, {"TRACE": trace, "--model": config}, force=force)
+    console.check_files({"TRACE": trace, "--model": config}, {"-o": output})
     if output is not None:
         check_name(os.path.relpath(trace, output.parent))
     with value_of("--model"):
@@ -98,7 +97,7 @@ def workload(console: Console, /, *, trace: Path, force: bool, **options: Any) -
     if output is not None:
         name = trace.name.partition(".")[0].strip() or trace.name.strip()
         text = workload_yaml_text(reading.mapping, name, model_name, notes=reading.advice)
-        console.write(output, text, force=force, hint=None)
+        console.write(output, text, hint=None)
     key = "sessions_per_s" if "sessions" in reading.figures else "request_rate_rps"
     lacks_rate = reading.figures[key] is None and flags.rate is None
     rate_option = " --rate RATE   # such as 2/s; the trace has no rate" if lacks_rate else ""
@@ -109,7 +108,7 @@ def workload(console: Console, /, *, trace: Path, force: bool, **options: Any) -
     console.note(f"\nwrote {output}; set its {reading.unset}")
     if reading.note:
         console.note(reading.note)
-    shorter = f"{console.command} --max-tokens {reading.longest}{'' if force else ' --force'}"
+    shorter = f"{console.command} --max-tokens {reading.longest}{'' if console.force else ' --force'}"
     console.note(f"Next: {shorter if reading.longest else f'pdplan optimize {quote(str(output))} -o plan'}")
 
 
@@ -179,14 +178,11 @@ def _read_requests(console: Console, flags: Flags, transformer: Transformer | No
     if keeps_times:
         del mapping["burstiness"]
         mapping["recorded"] = trace_source(summary, flags.output.parent)
-    few = (
-        f"it has fewer than {LEAST_RECORDED:,} requests"
-        if summary.arrivals.requests < LEAST_RECORDED
-        else "all came at one moment"
-    )
+    reason = "all came at one moment" if whole else "only part of it was read (--limit)"
+    if whole and summary.arrivals.requests < LEAST_RECORDED:
+        reason = f"it has fewer than {LEAST_RECORDED:,} requests"
     note = "Note: pdplan optimize will draw random requests of these lengths, not those of the trace as they came: "
-    note += f"{few if whole else 'only part of it was read (--limit)'}."
-    note = "" if keeps_times else note
+    note = "" if keeps_times else f"{note}{reason}."
     return Reading(figures, mapping, advice, note=note, longest=transformer.max_position if too_long else 0)
 
 
@@ -211,11 +207,11 @@ def _peak_advice(summary: TraceSummary, asked_rate: float | None, *, keeps_times
     if planned is None or busy is None:
         return ""
     window, peak = busy
-    behind = (
-        "pdplan optimize serves the recorded requests, these among them, but its SLO is for all of them together"
-        if keeps_times
-        else "a fleet that is just large enough for the planned rate then falls behind and misses its SLOs"
-    )
+    behind = "a fleet that is just large enough for the planned rate then falls behind and misses its SLOs"
+    if keeps_times:
+        behind = (
+            "pdplan optimize serves the recorded requests, these among them, but its SLO is for all of them together"
+        )
     return (
         f"{rate_words(peak)} came in the busiest {duration(window)}, {percent(peak / planned - 1.0)} more than the "
         f"{rate_words(planned)} to plan for: {behind}. To plan for the busiest, add --rate {peak:.3g}/s to pdplan "
@@ -332,9 +328,9 @@ def _page(figures: dict[str, Any]) -> Document:
 @click.argument("file", type=PATH, required=False)
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="The same as FILE.")
 @click.option("--fleet", is_flag=True, help="Write a fleet file, of what runs today, for pdplan evaluate.")
-@force_option
+@force_option()
 @with_console
-def init(console: Console, file: Path | None, output: Path | None, fleet: bool, force: bool) -> None:
+def init(console: Console, file: Path | None, output: Path | None, fleet: bool) -> None:
     """Examples:
 
     \b
@@ -354,7 +350,7 @@ def init(console: Console, file: Path | None, output: Path | None, fleet: bool, 
     if str(file) == "-":
         console.show(text)
         return
-    console.write(file, text, force=force)
+    console.write(file, text)
     then = f"pdplan evaluate {quote(str(file))}" if fleet else f"pdplan optimize {quote(str(file))} -o plan"
     workload_file = file.parent / "workload.yaml"
     if fleet and not workload_file.exists():  # what a new fleet file names

@@ -87,13 +87,14 @@ def _file(name: str, value: dict[str, Any]) -> Iterator[Section]:
         table = table_of((*columns, "#p90", "#bias", "#in interval"), rows)
         yield Section(f"{name}: errors of {words}", table=table)
     tau = value.get("throughput_kendall_tau")
+    order = (
+        "" if tau is None else f"Kendall's tau of throughput per GPU: {tau:.2f} (1: every pair of configs in order)."
+    )
     yield Section(
         sentences=said(
             *(f"{plural(n, 'row')} not predicted: {reason}." for reason, n in value["refused_reasons"].items()),
             *(f"{plural(n, 'row')}: {note}." for note, n in value["notes"].items()),
-            ""
-            if tau is None
-            else f"Kendall's tau of throughput per GPU: {tau:.2f} (1: every pair of configs in order).",
+            order,
         )
     )
 
@@ -257,6 +258,11 @@ def calibration_dict(calibration: Calibration, overlay: str | None) -> dict[str,
 def calibration_document(value: dict[str, Any]) -> Document:
     """The answer, of a `calibration_dict`."""
     before, after, held_out = (value["error"][key] for key in ("before", "after", "held"))
+    others = "A single row does not show how well the fit predicts others."
+    if held_out:
+        others = f"On rows left out of the fit the median error is {percent(held_out['median_abs'])}."
+    biases = (signed_percent(error["bias"], 0) for error in (before, after))
+    scales = [_scale(*item) for item in value["scales"].items()]
     return Document(
         headline=(
             f"{value['model']} on {value['accelerator']}, {value['engine']}: median error "
@@ -264,20 +270,8 @@ def calibration_document(value: dict[str, Any]) -> Document:
             f"{plural(value['rows'], 'measured row')}.",
         ),
         sections=(
-            Section(
-                sentences=(
-                    (
-                        f"On rows left out of the fit the median error is {percent(held_out['median_abs'])}."
-                        if held_out
-                        else "A single row does not show how well the fit predicts others."
-                    ),
-                    f"The bias is {signed_percent(before['bias'], 0)} before and {signed_percent(after['bias'], 0)} "
-                    "after.",
-                )
-            ),
-            Section(
-                table=table_of(("scale of", "#factor", "#±", ""), [_scale(*item) for item in value["scales"].items()])
-            ),
+            Section(sentences=(others, f"The bias is {' before and '.join(biases)} after.")),
+            Section(table=table_of(("scale of", "#factor", "#±", ""), scales)),
             Section(table=_times(value)),
             Section(sentences=tuple(f"{note['where']}: {note['reason']}" for note in value["notes"])),
         ),

@@ -20,7 +20,7 @@ from optimizer.procurement.buying import (
     least_use,
     payback_months,
 )
-from reports.document import Column, Document, Section, Table, said, table_of
+from reports.document import Column, Document, Section, Table, said, table_by_column, table_of
 from reports.fleets import fleet_line
 from reports.text import (
     MISSING,
@@ -206,18 +206,15 @@ def signed_later(purchase: BuyingPlan, commitments: Iterable[ContractedGpus]) ->
 def signing_table(purchase: BuyingPlan) -> Table:
     """What is to be signed now and, on the expected path, later."""
     months = purchase.terms.forecast.months
-    rows = [
-        (
-            f"month {item.month + 1}" if item.month else "now",
-            f"{item.count} × {contract_name(purchase, item.contract)}",
-            f"month {item.first + 1}",
-            f"month {months if item.contract.term is None else item.first + item.contract.term}",
-            money(item.count * item.contract.once),
-            money(item.count * item.contract.monthly),
-        )
-        for item in (*purchase.now, *purchase.expected.later)
-    ]
-    return table_of(("sign", "what", "serves from", "to", "#at once", "#a month"), rows)
+    return table_by_column(
+        (*purchase.now, *purchase.expected.later),
+        ("sign", lambda item: f"month {item.month + 1}" if item.month else "now"),
+        ("what", lambda item: f"{item.count} × {contract_name(purchase, item.contract)}"),
+        ("serves from", lambda item: f"month {item.first + 1}"),
+        ("to", lambda item: f"month {item.first + item.contract.term if item.contract.term else months}"),
+        ("#at once", lambda item: money(item.count * item.contract.once)),
+        ("#a month", lambda item: money(item.count * item.contract.monthly)),
+    )
 
 
 def paths_table(purchase: BuyingPlan) -> Table:

@@ -16,20 +16,10 @@ from costmodel.words import join_words, plural
 from optimizer.plans.plan import ClassResult, OperatingPoint, Plan, Pool, Route
 from optimizer.plans.records import ClassLatencies
 from optimizer.verification.simulated_plan import Curve
-from reports import charts
+from reports import charts, slos
 from reports.document import Chart, table_of
 from reports.fleets import ROLES, dearest_first, pool_label
 from reports.question import constraint_words
-from reports.slos import (
-    QUANTILES,
-    TONES,
-    goal_label,
-    goal_words,
-    has_tpot,
-    latencies,
-    tails_of_limits,
-    tightest_first,
-)
 from reports.text import (
     MISSING,
     capital,
@@ -60,7 +50,7 @@ BEYOND: Final = 4 / 3
 
 def slo_charts(plan: Plan) -> tuple[Chart, ...]:
     """Draw what was simulated of the tightest classes: distributions, latency against load, shares by length."""
-    classes = tightest_first(plan)[:MOST_CLASSES]
+    classes = slos.tightest_first(plan)[:MOST_CLASSES]
     charts = [
         *(_distribution_chart(plan, item) for item in classes),
         load_chart(plan),
@@ -80,15 +70,15 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
         return None
     goal, name, formula = item.attainment_goal, clean(item.name, 30), case.by_formula
     metrics = [(Metric.TTFT, item.ttft_limit_s, case.ttft_cdf_s, formula.ttft_s)]
-    metrics += [(Metric.TPOT, item.tpot_limit_s, case.tpot_cdf_s, formula.tpot_s)] if has_tpot(item) else []
+    metrics += [(Metric.TPOT, item.tpot_limit_s, case.tpot_cdf_s, formula.tpot_s)] if slos.has_tpot(item) else []
     panels, rows = [], []
     for key, limit, times, quantiles in metrics:
-        metric, tone = METRICS[key].label, TONES[key]
+        metric, tone = METRICS[key].label, slos.TONES[key]
         points = [point for point in zip(times, simulation.cdf_shares, strict=False) if is_number(point[0])]
         if not points or not is_number(limit):
             continue
         rows += [(metric, percent(share), duration(seconds), duration(limit)) for seconds, share in points]
-        hollow = [(getattr(quantiles, label), share) for label, share in QUANTILES.items()]
+        hollow = [(getattr(quantiles, label), share) for label, share in slos.QUANTILES.items()]
         tips = [f"by formula: {percent(share)} within {duration(seconds)}" for seconds, share in hollow]
         panels.append(
             charts.Panel(
@@ -107,10 +97,10 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
         )
     if not panels:
         return None
-    label = goal_label(goal)
+    label = slos.goal_label(goal)
     tails = [
         f"{METRICS[metric].label} {label} {duration(getattr(times, label))}{f' of {duration(limit)}' if limit else ''}"
-        for metric, times, limit, _ in latencies(item)
+        for metric, times, limit, _ in slos.latencies(item)
     ]
     return Chart(
         title=f"{name}: {', '.join(tails)}",
@@ -161,12 +151,12 @@ def rates_chart(plan: Plan, points: Sequence[ChartedRate], goodput: float | None
     """
     uprights = ((plan.demand_rps, "drop", "demand", "strong"), (goodput, "knee", "meets the SLO up to", "good"))
     top = max([at for at, _, _ in points] + [plan.demand_rps]) * 1.06
-    used = [tails_of_limits(classes, plan.classes) for _, classes, _ in points]
+    used = [slos.tails_of_limits(classes, plan.classes) for _, classes, _ in points]
     series, names = [], {metric: METRICS[metric].label for metric in used[0]}
     for metric, name in names.items():
         heights = [(at, tails[metric]) for (at, _, _), tails in zip(points, used, strict=True)]
         tips = [f"{rate(at)}: {name} {percent(value)} of its limit" for at, value in heights]
-        series.append(charts.Series(heights, f"curve {TONES[metric]}", TONES[metric], tips))
+        series.append(charts.Series(heights, f"curve {slos.TONES[metric]}", slos.TONES[metric], tips))
     panel = charts.Panel(
         charts.Axis(
             "requests per second", 0.0, top, [(value, significant(value)) for value in charts.round_steps(top)]
@@ -177,7 +167,7 @@ def rates_chart(plan: Plan, points: Sequence[ChartedRate], goodput: float | None
         uprights=[(at, tone, f"{name} {rate(at)}", text) for at, tone, name, text in uprights if at is not None],
         height=288.0,
     )
-    worst, label = ", in the worst class" if len(plan.classes) > 1 else "", goal_words(plan.classes)
+    worst, label = ", in the worst class" if len(plan.classes) > 1 else "", slos.goal_words(plan.classes)
     label = "the percentile of the goal" if label == "at goal" else label
     rows = [(rate(at), *map(percent, tails.values()), word) for (at, _, word), tails in zip(points, used, strict=True)]
     return Chart(
@@ -185,7 +175,7 @@ def rates_chart(plan: Plan, points: Sequence[ChartedRate], goodput: float | None
         caption=f"Latency at {label} over its limit{worst}; {runs}.",
         drawing=charts.draw_panels([panel]),
         table=table_of(("#rate", *(f"#{name} of limit" for name in names.values()), "meets the SLO"), rows),
-        legend=tuple((TONES[metric], name) for metric, name in names.items()),
+        legend=tuple((slos.TONES[metric], name) for metric, name in names.items()),
     )
 
 

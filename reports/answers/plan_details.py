@@ -26,20 +26,11 @@ from optimizer.plans.records import (
     Simulation,
     engine_counts,
 )
+from reports import question
 from reports.deploy.deployment import NamelessWeightsError
 from reports.deploy.files import Deployable, deployable, planned_target
-from reports.document import Column, Detail, Section, Table, said, table_of
+from reports.document import Column, Detail, Section, Table, said, table_by_column, table_of
 from reports.fleets import FLEET_WITH_LIMITS, ORIGINS, fleet_line, outcome_words, own_pools, tried_fleets
-from reports.question import (
-    arrival_facts,
-    arrivals,
-    command_words,
-    day_rate,
-    has_fleet,
-    inputs_of,
-    offers,
-    readable_inputs,
-)
 from reports.rows import SETTINGS
 from reports.slos import OUTCOMES, goal_words, spread, tails_of_limits, worst_tails
 from reports.text import (
@@ -90,7 +81,7 @@ WORDS: Final = (
 def workload_section(plan: Plan) -> Section:
     """What was asked of the fleet, and what there was to buy."""
     load, cache = plan.workload, plan.prefix_cache
-    source = inputs_of(plan, "workload", "lengths").get("source")
+    source = question.inputs_of(plan, "workload", "lengths").get("source")
     hits = percent(load.prefix_hit_share)
     if cache is not None and cache.sustained < cache.at_best - 1e-6:
         hits = f"{percent(cache.sustained)}, of {hits} that the traffic allows"
@@ -99,7 +90,7 @@ def workload_section(plan: Plan) -> Section:
     demand = (
         ("request rate", rate(load.request_rate_rps)),
         ("arrivals over time", _day_words(plan)),
-        *arrival_facts(plan),
+        *question.arrival_facts(plan),
         ("input tokens found in the prefix cache", hits),
         ("mean input length", f"{significant(load.mean_isl)} tokens"),
         ("mean output length", f"{significant(load.mean_osl)} tokens"),
@@ -110,7 +101,7 @@ def workload_section(plan: Plan) -> Section:
         "Workload",
         sections=(
             Section("The demand", facts=demand),
-            Section("What was on offer", facts=offers(plan)),
+            Section("What was on offer", facts=question.offers(plan)),
         ),
         detail=Detail.PAGE,
     )
@@ -118,14 +109,14 @@ def workload_section(plan: Plan) -> Section:
 
 def _day_words(plan: Plan) -> str:
     """How the rate changes over a day, against the one that was planned for."""
-    rates, planned = arrivals(plan), plan.demand_rps
+    rates, planned = question.arrivals(plan), plan.demand_rps
     if not rates:
         return "one mean rate, without a daily profile"
     above = sum(value > planned * (1 + 1e-9) for value in rates)
     over = f". In {plural(above, 'hour')} of the day the rate is above the planned one." if above else ""
     return (
         f"{rate(min(rates))} to {rate(max(rates))} over the hours of a day, planned for {rate(planned)}; the "
-        f"day's mean is {percent(day_rate(plan) / planned)} of that{over}"
+        f"day's mean is {percent(question.day_rate(plan) / planned)} of that{over}"
     )
 
 
@@ -221,11 +212,13 @@ def front_section(plan: Plan) -> Section:
 
 def features_section(plan: Plan) -> Section:
     """What each feature of serving is worth, by formula, where that was asked for."""
-    rows = [
-        (clean(item.feature, 30), hourly(item.without_usd_per_hour), sentence(item.sentence)) for item in plan.worth
-    ]
-    columns = ("without", "#price", Column("finding", shrink=True, lines=6))
-    return Section("What features are worth, by formula", table=table_of(columns, rows)) if rows else Section()
+    table = table_by_column(
+        plan.worth,
+        ("without", lambda item: clean(item.feature, 30)),
+        ("#price", lambda item: hourly(item.without_usd_per_hour)),
+        (Column("finding", shrink=True, lines=6), lambda item: sentence(item.sentence)),
+    )
+    return Section("What features are worth, by formula", table=table) if plan.worth else Section()
 
 
 def hand_over_sentence(plan: Plan) -> str:
@@ -281,7 +274,7 @@ def trust_sections(plan: Plan) -> tuple[Section, ...]:
         ),
         Section("Words", facts=WORDS),
     )
-    text = json.dumps(readable_inputs(plan.provenance.inputs), indent=2, ensure_ascii=True, sort_keys=False)
+    text = json.dumps(question.readable_inputs(plan.provenance.inputs), indent=2, ensure_ascii=True, sort_keys=False)
     text = text if len(text) <= INPUTS_LIMIT else f"{text[:INPUTS_LIMIT]}\n… the rest is in plan.json"
     inputs = Section("The inputs, with every default filled in", code=text, detail=Detail.FOLDED)
     return *(dataclasses.replace(item, detail=Detail.PAGE) for item in sections), inputs
@@ -289,17 +282,15 @@ def trust_sections(plan: Plan) -> tuple[Section, ...]:
 
 def step_errors_table(plan: Plan) -> Table:
     """The 90 % interval of measured over predicted step times of each accelerator; those of the fleet first."""
-    bought = set(plan.gpus)
-    rows = [
-        (
-            clean(row.accelerator, 30),
-            "yes" if row.accelerator in bought else "no",
-            *(spread(between, lambda factor: f"×{factor:.2f}") for between in (row.prefill, row.decode)),
-            "measured" if row.measured else "a relative's",
-        )
-        for row in sorted(plan.step_errors, key=lambda row: (row.accelerator not in bought, row.accelerator))
-    ]
-    return table_of(("accelerator", "in the fleet", "#prompts off by", "#decode steps off by", "kernels"), rows)
+    factor: Final = "×{:.2f}".format
+    return table_by_column(
+        sorted(plan.step_errors, key=lambda row: (row.accelerator not in plan.gpus, row.accelerator)),
+        ("accelerator", lambda row: clean(row.accelerator, 30)),
+        ("in the fleet", lambda row: "yes" if row.accelerator in plan.gpus else "no"),
+        ("#prompts off by", lambda row: spread(row.prefill, factor)),
+        ("#decode steps off by", lambda row: spread(row.decode, factor)),
+        ("kernels", lambda row: "measured" if row.measured else "a relative's"),
+    )
 
 
 STEP_ERRORS: Final = "Off by: 90 % of measured step times are within these multiples of the predicted ones."
@@ -313,24 +304,18 @@ def accuracy_table(plan: Plan) -> Table:
     """
     modes = {"colocated" if pool.role == "colocated" else "disaggregated" for pool in plan.pools}
     used = {(pool.accelerator, mode) for pool in plan.pools for mode in modes}
-    headers = ("accelerator", "mode", "engine", "model", "#measured")
-    errors = ("#TTFT off by", "#TTFT bias", "#TPOT off by", "#TPOT bias")
-    rows = [
-        (
-            clean(row.accelerator),
-            row.mode,
-            clean(row.engine, 20) or "any",
-            clean(row.model) or "any",
-            count(row.rows) if row.rows else "no measurement",
-            percent(row.ttft_median_abs),
-            signed_percent(row.ttft_bias),
-            percent(row.tpot_median_abs),
-            signed_percent(row.tpot_bias),
-        )
-        for row in plan.accuracy
-        if not used or (row.accelerator, row.mode) in used
-    ]
-    return table_of((*headers, *errors), rows)
+    return table_by_column(
+        (row for row in plan.accuracy if not used or (row.accelerator, row.mode) in used),
+        ("accelerator", lambda row: clean(row.accelerator)),
+        ("mode", lambda row: row.mode),
+        ("engine", lambda row: clean(row.engine, 20) or "any"),
+        ("model", lambda row: clean(row.model) or "any"),
+        ("#measured", lambda row: count(row.rows) if row.rows else "no measurement"),
+        ("#TTFT off by", lambda row: percent(row.ttft_median_abs)),
+        ("#TTFT bias", lambda row: signed_percent(row.ttft_bias)),
+        ("#TPOT off by", lambda row: percent(row.tpot_median_abs)),
+        ("#TPOT bias", lambda row: signed_percent(row.tpot_bias)),
+    )
 
 
 # --- what moves the cost ----------------------------------------------------------------------------------------------
@@ -425,8 +410,7 @@ def sensitivity_section(plan: Plan) -> Section:
         break_even_sentence(plan, sensitivity),
         swing_sentence(sensitivity) if sensitivity.complete else "",
         f"No other lever changes the fleet within {percent(sensitivity.share)}"
-        if sensitivity.complete and not changes
-        else "",
+        * (sensitivity.complete and not changes),
         "Step times change over the 90 % interval of our prediction errors" if sensitivity.complete else "",
     )
     cells = [
@@ -465,21 +449,17 @@ def levers_table(levers: Sequence[LeverSensitivity], base: float | None) -> Tabl
 
 def _prices_section(sensitivity: Sensitivity) -> Section:
     """Which fleet is the cheapest at each price of a GPU."""
-    rows = [
-        (
-            clean(row.accelerator),
-            hourly(piece.low),
-            hourly(piece.high),
-            fleet_line(piece.pools),
-            hourly(piece.usd_per_hour_low),
-            hourly(piece.usd_per_hour_high),
-            "yes" if piece is piece_here(row) else "no",
-        )
-        for row in sensitivity.break_even
-        for piece in row.pieces
-    ]
-    headers = ("GPU", "#$/h GPU from", "#to", "cheapest fleet", "#$/h fleet from", "#to", "now")
-    return Section("Cheapest fleet by price of a GPU", table=table_of(headers, rows), detail=Detail.PAGE)
+    table = table_by_column(
+        ((row, piece) for row in sensitivity.break_even for piece in row.pieces),
+        ("GPU", lambda at: clean(at[0].accelerator)),
+        ("#$/h GPU from", lambda at: hourly(at[1].low)),
+        ("#to", lambda at: hourly(at[1].high)),
+        ("cheapest fleet", lambda at: fleet_line(at[1].pools)),
+        ("#$/h fleet from", lambda at: hourly(at[1].usd_per_hour_low)),
+        ("#to", lambda at: hourly(at[1].usd_per_hour_high)),
+        ("now", lambda at: "yes" if at[1] is piece_here(at[0]) else "no"),
+    )
+    return Section("Cheapest fleet by price of a GPU", table=table, detail=Detail.PAGE)
 
 
 # --- what runs it -----------------------------------------------------------------------------------------------------
@@ -491,8 +471,8 @@ def what_runs(plan: Plan) -> Deployable | None:
     None for a plan without a fleet, and where a file of the user describes the model or the accelerators: views must
     not depend on what lies on the disk.
     """
-    is_of_catalog = not plan.provenance.inputs.get("catalog") and bool(inputs_of(plan, "model").get("name"))
-    return deployable(plan) if has_fleet(plan) and is_of_catalog else None
+    is_of_catalog = not plan.provenance.inputs.get("catalog") and bool(question.inputs_of(plan, "model").get("name"))
+    return deployable(plan) if question.has_fleet(plan) and is_of_catalog else None
 
 
 def deploy_sentence(plan: Plan, runs: Deployable | None) -> str:
@@ -536,7 +516,7 @@ def deploy_command(plan: Plan, runs: Deployable | None) -> str:
     target = planned_target(plan) if runs is None else runs.target
     if target is None:
         return ""
-    words = command_words(plan)
+    words = question.command_words(plan)
     folder = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in {"-o", "--output"}), "plan")
     target_flag = "" if target == planned_target(plan) else f" --target {target}"
     return f"pdplan deploy {shlex.quote(posixpath.join(folder, 'plan.json'))}{target_flag} -o deploy"

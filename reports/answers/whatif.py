@@ -43,11 +43,9 @@ def lever_words(key: str) -> str:
     ('price of H100', 'request rate', 'burstiness')
     """
     head, _, name = key.partition(".")
-    return (
-        f"price of {clean(name, 24)}"
-        if head == "price" and name
-        else lever_of(key).name or clean(key).replace("_", " ")
-    )
+    if head == "price" and name:
+        return f"price of {clean(name, 24)}"
+    return lever_of(key).name or clean(key).replace("_", " ")
 
 
 def value_words(key: str, value: float, digits: int = 3) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -22,8 +21,6 @@ from optimizer.plans.plan import Plan, Route
 from search_spaces.problem import Balancing, Recorded, Slo, Target, target_of
 
 VERSION: Final = re.compile(r"\d+(\.\d+)*\w*")
-SWITCH: Final = "switch"
-"""A flag without a value."""
 TEMPLATE_TOKENS: Final = 128
 """ASSUMED: most tokens that a chat template and a BOS token add to a prompt. Engines refuse a request whose prompt and
 answer exceed their limit, so one that is the workload's longest needs this room; templates add ten to some 70."""
@@ -63,48 +60,6 @@ def engine_version(target: str, version: str, engine: str) -> str | None:
     return pins.get(engine, version) if engine in target_of(target).engines else None
 
 
-def legal_flag(engine: str, version: str, name: str) -> Any:
-    """What the parser of an engine knows of a flag: its kind, or its choices; None if it does not know it.
-
-    A version that was not dumped knows what those around it agree on.
-
-    >>> legal_flag("vllm", "0.22.0", "--max-num-seqs"), legal_flag("vllm", "0.22.0", "--no-enable-prefix-caching")
-    ('int', 'switch')
-    """
-    flags = _data("flags.json")[engine]["flags"]
-    entry = flags["names"].get(name)
-    negation = fact("engines", engine).get("negation")
-    if entry is None and negation and name.startswith(negation):
-        positive = name.replace(negation, "--", 1)
-        return SWITCH if legal_flag(engine, version, positive) == SWITCH else None
-    if not isinstance(entry, dict):
-        return entry
-    kinds = [entry.get(dump) for dump in _around(flags["versions"], version)]
-    choices = [kind for kind in kinds if isinstance(kind, list)]
-    if choices and all(kind == "str" or kind in choices for kind in kinds):
-        return [choice for choice in choices[0] if all(choice in kind for kind in choices)]
-    return kinds[0] if all(kind == kinds[0] for kind in kinds) else None
-
-
-def connectors_of(engine: str, version: str) -> set[str]:
-    """The connectors that a version of an engine has; none of one that names none."""
-    connectors: dict[str, list[str]] = _data("flags.json").get(engine, {}).get("connectors", {})
-    return set.intersection(*(set(connectors[dump]) for dump in _around(connectors, version))) if connectors else set()
-
-
-def _around(dumps: Iterable[str], version: str) -> list[str]:
-    """The versions that were dumped next to a version: itself, or the ones before and after it.
-
-    >>> _around(["0.20.1", "0.24.0", "0.31.0"], "0.22.1"), _around(["0.20.1", "0.24.0"], "0.31.0")
-    (['0.20.1', '0.24.0'], ['0.24.0'])
-    """
-    versions = sorted(dumps, key=version_numbers)
-    if version in versions:
-        return [version]
-    older = [name for name in versions if version_numbers(name) < version_numbers(version)]
-    return older[-1:] + [name for name in versions if name not in older][:1]
-
-
 def version_numbers(version: str) -> tuple[int, ...]:
     """A version as numbers that compare.
 
@@ -120,7 +75,7 @@ def fact(*path: str) -> Any:
     >>> fact("engines", "vllm", "router", "package")
     'vllm-router==0.1.17'
     """
-    entry: Any = _data("targets.yaml")
+    entry: Any = _facts()
     for name in path:
         entry = entry[name]
     return entry
@@ -132,9 +87,8 @@ def target_facts(name: str) -> dict[str, Any]:
 
 
 @cache
-def _data(name: str) -> dict[str, Any]:
-    text = (resources.files("reports.deploy") / "data" / name).read_text(encoding="utf-8")
-    return dict(json.loads(text) if name.endswith(".json") else yaml.safe_load(text))
+def _facts() -> Any:
+    return yaml.safe_load((resources.files("reports.deploy") / "data" / "targets.yaml").read_text(encoding="utf-8"))
 
 
 class UndeployableError(InputError):

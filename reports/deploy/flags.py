@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from costmodel.engine import Draft, Role
-from costmodel.errors import InputError, shown
+from costmodel.errors import InputError
 from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB, GIGA
 from search_spaces.engines import SUPPORT
@@ -23,14 +23,11 @@ from search_spaces.models import config_of, is_model
 from search_spaces.problem import target_of
 
 from .deployment import (
-    SWITCH,
     DeployedPool,
     Deployment,
     Device,
     UndeployableError,
-    connectors_of,
     fact,
-    legal_flag,
     target_facts,
     version_numbers,
 )
@@ -213,21 +210,6 @@ def _drafting(deployment: Deployment, pool: DeployedPool) -> Counted:
     }
 
 
-def _legal_flags(deployment: Deployment, pool: DeployedPool, values: Mapping[str, Any]) -> Flags:
-    """A switch that is off has a name of its own, and objects are JSON; InputError for what this version refuses."""
-    texts = {name: one_line(value) if isinstance(value, dict) else value for name, value in values.items()}
-    flags = {  # vLLM 0.33 lists --disable-prefix-caching in its help, and takes --no-enable-prefix-caching as all do
-        name.replace("--", "--no-", 1) if value is False else name: value is False or value
-        for name, value in texts.items()
-    }
-    for name, value in flags.items():
-        kind = legal_flag(deployment.engine, deployment.engine_version, name)
-        if kind is None or (kind == SWITCH) != (value is True) or (isinstance(kind, list) and str(value) not in kind):
-            program = f"{target_of(deployment.engine).title} {deployment.engine_version}"
-            raise InputError(f"pool {pool.id}: {program} does not take {name} {shown(str(value))}")
-    return flags
-
-
 def _check_pool(deployment: Deployment, pool: DeployedPool) -> None:
     """InputError for what an engine cannot be told of a pool."""
     settings, dtype, support = pool.settings, pool.config.weight_dtype, SUPPORT[deployment.engine]
@@ -284,14 +266,18 @@ def _connectors(deployment: Deployment, pool: DeployedPool, host_bytes: float) -
 
 
 def engine_flags(deployment: Deployment, pool: DeployedPool) -> Flags:
-    """All flags, or options of an engine that has no flags, that shaped its prediction; InputError where it lacks one.
+    """All flags, or options of an engine that has no flags, that shaped its prediction, in the order of their table.
 
-    They are in the order of the settings table.
+    A switch that is off has a name of its own, and objects are JSON. InputError for what an engine cannot be told.
     """
     _check_pool(deployment, pool)
     values = _engine_values(deployment, pool)
     if all(name.startswith("--") for name in values):
-        return _legal_flags(deployment, pool, values)
+        texts = {name: one_line(value) if isinstance(value, dict) else value for name, value in values.items()}
+        return {  # vLLM 0.33 lists --disable-prefix-caching, and takes --no-enable-prefix-caching as all do
+            name.replace("--", "--no-", 1) if value is False else name: value is False or value
+            for name, value in texts.items()
+        }
     return _worker_flags(deployment, values) if deployment.target.workers else values
 
 
@@ -348,12 +334,12 @@ def connector(deployment: Deployment) -> str:
 
     An engine whose flags name no connectors has one of NIXL for both.
     """
-    connectors = connectors_of(deployment.engine, deployment.engine_version)
-    if not connectors:
+    push_since = deployment.engine_facts.get("push_since")
+    if push_since is None:
         return "NIXL"
     if all(pool.settings.pipeline == 1 for pool in deployment.of_role(Role.PREFILL)):
         return PULL
-    if PUSH not in connectors:
+    if version_numbers(deployment.engine_version) < version_numbers(push_since):
         title = target_of(deployment.engine).title
         raise InputError(
             f"PP above 1 of a prefill pool needs the {PUSH}, which {title} {deployment.engine_version} lacks; "

@@ -3,6 +3,7 @@
 A template's own text is written as it stands; every `{{ value }}` goes through the quoting of the format. Text that
 is of the format already (a host variable that the shell shall expand) is wrapped in `Raw` by the code, never by input.
 Templates of YAML are read as data, in which no value can become syntax, and dumped again (`objects`, `manifest`).
+All of them know the facts of data/targets.yaml (`fact`), and other templates of YAML as data (`piece`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any, Final
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from yaml.constructor import ConstructorError
+
+from .deployment import fact
 
 
 class Raw(str):
@@ -112,7 +115,7 @@ def documents_of(text: str) -> list[Any]:
 
 @cache
 def _environment(ending: str) -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("templates", ""),
         autoescape=False,  # noqa: S701 - not HTML: `finalize` quotes every value for its format
         undefined=StrictUndefined,
@@ -121,6 +124,8 @@ def _environment(ending: str) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.globals |= {"fact": fact, "piece": lambda template, **values: objects(template, **values)[0]}
+    return environment
 
 
 def pod_text(text: str) -> str:

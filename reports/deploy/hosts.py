@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
@@ -172,32 +173,26 @@ def misplacing(deployment: Deployment, rules: Sequence[Rule]) -> float:
 
 
 GATEWAY_FILE: Final = "router.cfg"
-HEADER: Final = "x-slo-class"
-"""Header in which a request says which class it is of."""
 LEAST_CONNECTIONS: Final = 1000
 """Connections of clients that the gateway takes in any case."""
 
 
-def gateway_config(deployment: Deployment, servers: Mapping[str, Sequence[tuple[str, Raw]]]) -> str:
-    """HAProxy's configuration; servers: names and addresses of each pool's engines."""
+def gateway_config(deployment: Deployment, engines: Sequence[HostedReplica]) -> str:
+    """HAProxy's configuration."""
     rules = gateway_rules(deployment)
     running = sum(pool.replicas * pool.settings.max_num_seqs for pool in deployment.pools)
     return render(
         "plain/router.cfg",
-        version=fact("gateway", "version"),
-        ports=fact("ports"),
+        fleet=deployment,
         chosen_by=Raw(chosen_by(deployment)),
         bytes_per_token=Raw(f"{bytes_per_token(deployment):g}"),
         by_size=by_size(rules),
         connections=max(2 * running, LEAST_CONNECTIONS),  # twice what engines run, so that as many can wait
-        check=Raw("check inter {router_interval}s fall {failures} rise {successes}".format(**fact("health"))),
-        check_timeout=Raw(f"{fact('health', 'timeout')}s"),
-        header=HEADER,
         parts=PARTS,
         labels=[slo.label for slo in deployment.classes] if by_class(rules) else [],
         rules=rules,
         about=lambda rule: Raw(_about(deployment, rule, rules)),
-        servers=servers,
+        engines=engines,
     )
 
 
@@ -235,12 +230,6 @@ def class_names(deployment: Deployment) -> str:
 
 ROUTER_FILE: Final = "router.sh"
 ANYWHERE: Final = "0.0.0.0"  # noqa: S104 - engines are for clients of other hosts
-BALANCES: Final = "cache_aware"
-"""Policy of both routers that sends to the engine with the fewest requests once loads differ by more than a threshold.
-
-Their power_of_two compares loads that are not always counted: that of vllm-router 0.1.17 sends to prefill and decode
-engines, and that of SGLang's router 0.3.2 to colocated ones, at random.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,15 +357,7 @@ def host_files(deployment: Deployment) -> dict[str, str]:
         return files
     groups = [[host for host in hosts if host.group == group] for group in sorted({host.group for host in hosts})]
     files["slurm.sh"] = render(
-        "plain/slurm.sh",
-        name=deployment.name,
-        file="slurm.sh",
-        port=fact("ports", "http"),
-        grace=deployment.grace_seconds,
-        groups=groups,
-        hosts=hosts,
-        engines=engines,
-        routers=router_hosts(engines),
+        "plain/slurm.sh", fleet=deployment, groups=groups, hosts=hosts, engines=engines, routers=router_hosts(engines)
     )
     for host in hosts if "image" in facts["router"] else ():
         files[f"compose/{host.name}.yaml"] = _compose(deployment, engines, host)
@@ -440,14 +421,10 @@ def _compose(deployment: Deployment, engines: Sequence[HostedReplica], host: Hos
     return manifest_of(
         "plain/compose.yaml",
         fleet=deployment,
-        program=deployment.engine_facts["program"],
         containers=[container(engine) for engine in engines if host in engine.hosts],
-        fact=fact,
-        weights=deployment.weights.replace("$", "$$"),
         rdma=deployment.leaves_nodes and len(hosts) > 1,
         routed=is_routed,
-        image=fact("gateway", "image") if deployment.parted else router["image"],
-        router=[] if deployment.parted else [*router["program"], *map(unquoted, router_words(deployment, engines))],
+        router=[] if deployment.parted else [*router["program"], *shlex.split(router_words(deployment, engines))],
         addresses={str(peer.variable): str(peer.address) for peer in hosts},
     )
 
@@ -461,74 +438,16 @@ def _visible(engine: HostedReplica) -> tuple[str, str]:
 def _router_files(deployment: Deployment, engines: Sequence[HostedReplica]) -> dict[str, str]:
     """What stands before the engines: HAProxy, which also chooses among pools, or the engine's own router."""
     if deployment.behind_gateway:
-        servers: dict[str, list[tuple[str, Raw]]] = {}
-        for engine in engines:
-            address = Raw(f'"{engine.hosts[0].address}:{engine.port("worker")}"')
-            servers.setdefault(engine.pool.name, []).append((engine.name, address))
-        start = render(
-            "plain/gateway.sh",
-            version=fact("gateway", "version"),
-            port=fact("ports", "http"),
-            chosen_by=Raw(chosen_by(deployment)),
-        )
-        return {GATEWAY_FILE: gateway_config(deployment, servers), ROUTER_FILE: start}
+        start = render("plain/gateway.sh", chosen_by=Raw(chosen_by(deployment)))
+        return {GATEWAY_FILE: gateway_config(deployment, engines), ROUTER_FILE: start}
     files: dict[str, str] = {}
-    if deployment.has_router:
-        words = router_words(deployment, engines)
-    elif deployment.disaggregated:
-        alone, urls = len(hosts_of(engines)) == 1, dict[Role, list[str]]()
-        for engine in engines:
-            host = "localhost" if alone else engine.hosts[0].name
-            urls.setdefault(engine.pool.role, []).append(f"{host}:{engine.port('worker')}")
-        sections = [("context_servers", urls[Role.PREFILL]), ("generation_servers", urls[Role.DECODE])]
-        split = manifest_of("trtllm/split.yaml", port=fact("ports", "http"), sections=sections)
-        files["disagg_config.yaml"] = split
-        limits = {"-t": fact("startup_seconds"), "-r": fact("request_seconds")}
-        words = ["-c", Raw('"$here"/disagg_config.yaml'), *plain_words(limits)]
-    else:
-        return files
-    files[ROUTER_FILE] = render(
-        "plain/router.sh",
-        words=[*deployment.engine_facts["router"]["program"], *words],
-        port=fact("ports", "http"),
-        package=Raw(deployment.engine_facts["router"].get("package", "")),
-    )
+    if deployment.disaggregated and not deployment.has_router:
+        files["disagg_config.yaml"] = manifest_of("trtllm/split.yaml", engines=engines, hosts=hosts_of(engines))
+    if deployment.disaggregated or deployment.has_router:
+        files[ROUTER_FILE] = render("plain/router.sh", fleet=deployment, engines=engines)
     return files
 
 
-def router_words(deployment: Deployment, engines: Sequence[HostedReplica]) -> list[str]:
-    """The command line of vllm-router or SGLang's router after its name."""
-    facts = deployment.engine_facts
-    words = ["--host", ANYWHERE, "--port", str(fact("ports", "http"))]
-    words += ["--worker-startup-timeout-secs", str(fact("startup_seconds"))]
-    words += ["--request-timeout-secs", str(fact("request_seconds"))]
-    words += ["--prometheus-host", ANYWHERE, "--prometheus-port", str(fact("ports", "router_metrics"))]
-    words += router_limits(prefixes=deployment.routes_by_prefix)
-    if not deployment.disaggregated:
-        return [*words, "--policy", BALANCES, "--worker-urls", *(engine.url for engine in engines)]
-    words += ["--prefill-policy", BALANCES, "--decode-policy", BALANCES, *facts["router"]["handover"]]
-    for engine in engines:
-        words += [f"--{engine.pool.role.value}", engine.url]
-        if "handover" in facts and engine.pool.role is Role.PREFILL:
-            words.append(str(engine.port("bootstrap")))
-    return words
-
-
-def router_limits(*, prefixes: bool) -> list[str]:
-    """When a router passes over an engine: because it is loaded more than others, or because it is down.
-
-    By how much loads may differ before the engine with the fewest requests is next, rather than a prompt's own: not at
-    all, unless the plan counts on prefixes; then by two requests, or by a tenth where that is more.
-
-    >>> router_limits(prefixes=False)[:4]
-    ['--balance-abs-threshold', '0', '--balance-rel-threshold', '1.0']
-    """
-    more, ratio = ("2", "1.1") if prefixes else ("0", "1.0")
-    health, balance = fact("health"), {"--balance-abs-threshold": more, "--balance-rel-threshold": ratio}
-    checks = {
-        "--health-check-interval-secs": health["router_interval"],
-        "--health-failure-threshold": health["failures"],
-        "--health-success-threshold": health["successes"],
-        "--health-check-timeout-secs": health["timeout"],
-    }
-    return plain_words(balance | checks)
+def router_words(deployment: Deployment, engines: Sequence[HostedReplica]) -> Raw:
+    """The command line of vllm-router or SGLang's router after its name, as a shell reads it."""
+    return Raw(render("plain/router_words.sh", fleet=deployment, engines=engines))

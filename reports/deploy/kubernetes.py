@@ -27,13 +27,8 @@ from .deployment import DeployedPool, Deployment, GatewayRouting, fact
 from .flags import engine_flags, node_flags, node_ranks, plain_words
 from .formats import manifest, manifest_of, objects, pod_text
 
-SECRET: Final = "hf-token-secret"  # noqa: S105 - its name, not what it holds
-CACHE: Final = "/model-cache"
-"""Folder of a pod that engines fetch weights to."""
 POOL: Final = "pdplan.dev/pool"
 DEPLOYMENT: Final = "pdplan.dev/deployment"
-SUPPORT_FILE: Final = "support.yaml"
-CACHE_FILE: Final = "model-cache.yaml"
 
 
 def fleet_objects(template: str, deployment: Deployment, make: Callable[..., Any] = objects, **values: Any) -> Any:
@@ -41,23 +36,16 @@ def fleet_objects(template: str, deployment: Deployment, make: Callable[..., Any
     return make(
         template,
         fleet=deployment,
-        fact=fact,
         gpu=vendor_fact,
         labels=partial(own_labels, deployment),
         named=partial(metadata, deployment),
-        channel=lambda pool: f"{deployment.name}-{pool.name}-nvlink",
-        security=lambda rdma: objects("kubernetes/security.yaml", rdma=rdma)[0],
-        apart=lambda selectors: objects("kubernetes/apart.yaml", selectors=selectors)[0],
         frontends={
             "matchLabels": own_labels(deployment),
             "matchExpressions": [{"key": POOL, "operator": "DoesNotExist"}],
         },
-        probes=lambda port, live="/health": objects("kubernetes/probes.yaml", fact=fact, port=port, live=live)[0],
         resources=partial(resources, deployment),
         shared=lambda pool: gibibytes(shared_bytes(pool)),
-        weights=objects("kubernetes/weights.yaml", fleet=deployment, cache=CACHE),
-        secret=SECRET,
-        cache=CACHE,
+        weights=objects("kubernetes/weights.yaml", fleet=deployment),
         **values,
     )
 
@@ -133,16 +121,15 @@ def support_files(deployment: Deployment, own_files: Sequence[str], *, account: 
     own_files: the target's own files among it; account: whether pods run as a service account of their own, which needs
     no rights at all, and belong to Deployments.
     """
-    files = {SUPPORT_FILE: fleet_file("kubernetes/support.yaml", deployment, account=account)}
+    files = {"support.yaml": fleet_file("kubernetes/support.yaml", deployment, account=account)}
     if deployment.options.claim:
         size = gibibytes(1.2 * checkpoint_bytes(deployment))
-        files[CACHE_FILE] = fleet_file("kubernetes/model-cache.yaml", deployment, size=size)
+        files["model-cache.yaml"] = fleet_file("kubernetes/model-cache.yaml", deployment, size=size)
     return files | {"kustomization.yaml": manifest_of("kubernetes/kustomization.yaml", files=[*own_files, *files])}
 
 
 PICKER_FILE: Final = "epp-config.yaml"
 ROUTER_VALUES: Final = "router-values.yaml"
-AUTOSCALE_FILE: Final = "autoscale.yaml"
 SET_FILE: Final = "pools/disaggregatedset.yaml"
 
 
@@ -169,15 +156,9 @@ def llmd_files(deployment: Deployment) -> dict[str, str]:
         rate=int(rate),
         affine=AFFINE,
     )
-    router, pool = fleet_objects(
-        "llmd/router.yaml",
-        deployment,
-        picker_file=PICKER_FILE,
-        picker=picker,
-        http=fact("ports", "http"),
-    )
+    router, pool = fleet_objects("llmd/router.yaml", deployment, picker_file=PICKER_FILE, picker=picker)
     if scalers := fleet_file("llmd/autoscale.yaml", deployment):
-        files[AUTOSCALE_FILE] = scalers
+        files["autoscale.yaml"] = scalers
     return files | {
         PICKER_FILE: picker,
         ROUTER_VALUES: manifest(f"The endpoint picker behind a proxy: {router_command(deployment)}", router),
@@ -230,17 +211,8 @@ def _pod(deployment: Deployment, pool: DeployedPool, *, serves: bool) -> Any:
         serve = ["sh", "-c", pod_text(f'exec {" ".join(serve)} "$@" {name} {place.pop(name)}'), serve[0]]
     words += plain_words(place)
     words += ["--host", "0.0.0.0", "--port", str(port)] if serves else []  # noqa: S104
-    return fleet_objects(
-        "llmd/pod.yaml",
-        deployment,
-        pool=pool,
-        serves=serves,
-        proxied=has_proxy,
-        http=fact("ports", "http"),
-        port=port,
-        command=serve,
-        args=words,
-    )[0]
+    facts = {"serves": serves, "proxied": has_proxy, "port": port, "command": serve, "args": words}
+    return fleet_objects("llmd/pod.yaml", deployment, pool=pool, **facts)[0]
 
 
 FLEET_FILE: Final = "dgd.yaml"

@@ -56,9 +56,8 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
 
     The sweep has two prompt lengths, the mean and a quarter of it, which tell compute from what a request costs anyhow.
     """
-    demand, variables = deployment.demand, (Raw('"$url"'), Raw('"$tokenizer"'))
+    demand, variables = deployment.demand, {"url": Raw('"$url"'), "tokenizer": Raw('"$tokenizer"')}
     mean, osl = max(round(demand.mean_isl), 1), min(max(round(demand.mean_osl), 2), SWEEP_ANSWER)
-    answers = ["--osl", str(osl), "--osl-stddev", str(round(SWEEP_SPREAD * osl))]
     # together the traces of the classes are the planned arrivals
     classes = demand.slo_class or (0,) * len(demand.share)
     lines = [(classes[bucket], json.dumps(row, separators=(",", ":")) + "\n") for bucket, row in drawn_rows(demand)]
@@ -68,11 +67,10 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
     }
     files[f"{FOLDER}/run.sh"] = render(
         "benchmark/run.sh",
-        tool=Raw(fact("benchmark", "tool")),
-        url=deployment.url,
-        tokenizer=deployment.weights,
-        runs=[replay_words(deployment, slo, *variables) for slo in deployment.classes],
-        sweep=[*aiperf_words(deployment, *variables), *answers],
+        fleet=deployment,
+        runs=[aiperf_line(deployment, slo, **variables) for slo in deployment.classes],
+        sweep=aiperf_line(deployment, None, **variables),
+        answers=(osl, round(SWEEP_SPREAD * osl)),
         prompts=[(isl, round(SWEEP_SPREAD * isl)) for isl in sorted({max(mean // 4, 1), mean})],
         loads=sweep_loads(deployment),
         waves=SWEEP_WAVES,
@@ -80,10 +78,9 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
     if deployment.target.pods:
         jobs = []
         for slo in deployment.classes:
-            words = replay_words(
-                deployment, slo, deployment.url, deployment.weights, trace="/workload/", results="results"
-            )
-            jobs.append((f"{deployment.name}-benchmark{slo.ending}", pod_text(job_script(shlex.join(words)))))
+            reached = {"url": deployment.url, "tokenizer": deployment.weights}
+            line = aiperf_line(deployment, slo, **reached, trace="/workload/", results="results")
+            jobs.append((f"{deployment.name}-benchmark{slo.ending}", pod_text(job_script(line))))
         files[f"{FOLDER}/job.yaml"] = kubernetes.fleet_file("benchmark/job.yaml", deployment, jobs=jobs)
     return files
 
@@ -97,14 +94,6 @@ def job_script(command: str) -> str:
     return f'cd /tmp; {command} > log 2>&1 || {{ echo "$(<log)"; exit 1; }}; echo "$(<{result})"'
 
 
-def aiperf_words(deployment: Deployment, url: str, tokenizer: str) -> list[str]:
-    """What every command of AIPerf begins with: tokens are those that the server counts, as the plan's are."""
-    words = ["aiperf", "profile", "--model", deployment.weights, "--tokenizer", tokenizer, "--url", url]
-    words += ["--endpoint-type", "completions", "--streaming", "--use-server-token-count"]
-    words += ["--extra-inputs", "ignore_eos:true"]
-    return [*words, "--random-seed", str(deployment.demand.seed), "--ui", "none"]
-
-
 GOALS: Final = {
     Metric.TTFT: "time_to_first_token",
     Metric.TPOT: "inter_token_latency",
@@ -113,21 +102,15 @@ GOALS: Final = {
 """What AIPerf calls the metrics that it can hold requests to."""
 
 
-def replay_words(
-    deployment: Deployment, slo: LabelledSlo, url: str, tokenizer: str, *, trace: str = "", results: str = ""
-) -> list[str]:
-    """AIPerf's command line: a class's trace at its own times, answers of the planned lengths, its limits as goals.
+def aiperf_line(deployment: Deployment, slo: LabelledSlo | None, **places: str) -> Raw:
+    """AIPerf's command line; slo: the class whose trace it replays, if it does.
 
-    trace: folder of the trace, if it is another; results: that of the result.
+    places: url and tokenizer; trace, results: folders of the trace and of its result, if they are other ones.
     """
-    goals = " ".join(f"{name}:{slo.limits[metric] / MILLI:g}" for metric, name in GOALS.items() if metric in slo.limits)
-    return [
-        *aiperf_words(deployment, url, tokenizer),
-        *("--input-file", f"{trace}workload{slo.ending}.jsonl", "--custom-dataset-type", "mooncake_trace"),
-        *("--isl-block-size", str(BLOCK_TOKENS), "--fixed-schedule", *(("--goodput", goals) if goals else ())),
-        *(("--header", f"{hosts.HEADER}:{slo.label}") if hosts.class_names(deployment) else ()),
-        *("--output-artifact-dir", results or f"results{slo.ending}"),
-    ]
+    limits = {} if slo is None else slo.limits
+    goals = " ".join(f"{name}:{limits[metric] / MILLI:g}" for metric, name in GOALS.items() if metric in limits)
+    values = {"slo": slo, "goals": goals, "named": bool(hosts.class_names(deployment)), "block": BLOCK_TOKENS}
+    return Raw(render("benchmark/aiperf.sh", fleet=deployment, **values, **places))
 
 
 SWEEP_WAVES: Final = 5
@@ -244,7 +227,6 @@ def watches(deployment: Deployment) -> list[dict[str, Any]]:
     rows = objects(
         "monitoring/watches.yaml",
         fleet=deployment,
-        engine=facts.get("metrics", {}),
         front=target_facts(target.name).get("metrics", {}),
         series=series,
         quantile=lambda name, where: (
@@ -283,7 +265,6 @@ def monitoring_files(deployment: Deployment) -> dict[str, str]:
         files["prometheus.yaml"] = manifest_of(
             "monitoring/prometheus.yaml",
             fleet=deployment,
-            fact=fact,
             engines=engines,
             routers=hosts.router_hosts(engines),
         )
@@ -314,8 +295,7 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
         first, *rest = dict.fromkeys(texts.values())
         return ", ".join(f"{pool}: {text}" for pool, text in texts.items()) if rest else first
 
-    first_pool = deployment.pools[0]
-    drafting = next((pool for pool in deployment.pools if pool.settings.draft), first_pool)
+    drafting = next((pool for pool in deployment.pools if pool.settings.draft), deployment.pools[0])
     speculation = drafting.config.speculation
     routers = (
         (deployment.router, deployment.routes_by_prefix and not (deployment.behind_gateway or deployment.scatters)),
@@ -325,26 +305,21 @@ def setting_rows(deployment: Deployment) -> list[tuple[str, str, str]]:
     (rows,) = objects(
         "readme/settings.yaml",
         fleet=deployment,
-        first=first_pool,
         value=value,
         shares=shares,
-        copies=any(pool.settings.redundant for pool in deployment.pools),
         drafting=drafting,
         acceptance=", ".join(percentage(share) for share in (speculation.acceptance if speculation else ())),
-        series=deployment.engine_facts.get("metrics", {}),
-        hit=deployment.demand.prefix_hit_share,
         percentage=percentage,
         router=router,
         planned_router=planned if any(pool.replicas > 1 for pool in deployment.prompt_pools) else router,
         connector=connector(deployment) if deployment.disaggregated else "",
-        ucx=kubernetes.vendor_fact(first_pool, "ucx") if deployment.target.pods else "",
     )
     return [(setting, text, why) for setting, text, why in rows]
 
 
 def _lines(template: str, deployment: Deployment, **values: Any) -> list[Raw]:
     """The lines of a template, each a step or a note."""
-    text = render(template, fleet=deployment, fact=fact, support=kubernetes.SUPPORT_FILE, **values)
+    text = render(template, fleet=deployment, **values)
     return [Raw(line.strip()) for line in text.splitlines() if line.strip()]
 
 
@@ -358,13 +333,8 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
         chosen_by=hosts.chosen_by(deployment) if deployment.behind_gateway else "",
         hosts=[host.name for host in hosts.hosts_of(instances)],
         routers=[host.name for host in hosts.router_hosts(instances)],
-        router="" if deployment.behind_gateway else deployment.engine_facts["router"].get("package", ""),
         helm=Raw(kubernetes.router_command(deployment)) if kubernetes.PICKER_FILE in files else "",
-        header=hosts.HEADER,
         labels=[slo.label for slo in deployment.classes] if hosts.class_names(deployment) else [],
-        secret=kubernetes.SECRET,
-        cache=kubernetes.CACHE_FILE,
-        autoscale=kubernetes.AUTOSCALE_FILE,
     )
     numbers = itertools.count(1)
     return [Raw(f"   {line}" if line.startswith("- ") else f"{next(numbers)}. {line}") for line in lines]
@@ -402,24 +372,17 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
     job = f"{deployment.name}-benchmark"
     return render(
         "readme/README.md",
-        title=deployment.title,
+        fleet=deployment,
         stack=stack,
-        sha=deployment.plan_sha,
-        pools=deployment.pools,
         routes=hosts.pool_lines(deployment) if deployment.parted else [],
         steps=start_steps(deployment, files),
-        fleet=f"{fleet_words(plan)}: {plural(sum(pool.gpus for pool in deployment.pools), 'GPU')}",
-        room=deployment.template_room,
+        words=f"{fleet_words(plan)}: {plural(sum(pool.gpus for pool in deployment.pools), 'GPU')}",
         most_room=TEMPLATE_TOKENS,
-        unchecked=options.unchecked,
         newest=versions_of(options.target)[-1],
         rows=setting_rows(deployment),
         source=Raw(source),
         checks=_checks(deployment, source, other=router_plan is not plan),
         other_router=router_plan is not plan,
-        pods=deployment.target.pods,
-        space=Raw(options.namespace),
-        job=Raw(deployment.name),
         runs=[
             list(map(Raw, (f"{job}{slo.ending}", f"{FOLDER}/workload{slo.ending}.jsonl", job_result(slo))))
             for slo in deployment.classes
@@ -437,11 +400,6 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
             deployment,
             scattered=scattered_words(deployment),
             files=files,
-            other_router=(
-                f"The router balances by {deployment.router}; the plan was evaluated with {deployment.balancing}."
-                if deployment.balances_otherwise
-                else ""
-            ),
             by_size=deployment.behind_gateway and hosts.by_size(hosts.gateway_rules(deployment)),
             bytes_per_token=f"{hosts.bytes_per_token(deployment):g}",
             names=hosts.class_names(deployment),
