@@ -301,8 +301,8 @@ def wave_survival(scatter: FloatArray, waves: FloatArray) -> FloatArray:
     [1.0, 0.143, 0.019]
     """
     chance, rounds = 1.0 / np.sqrt(1.0 + 12.0 * np.square(scatter)), np.maximum(waves - 1.0, 1.0)
-    parted = np.maximum(1.0 - chance, np.finfo(np.float64).tiny)
-    return np.where(chance < 1.0, chance * (1.0 - chance**rounds) / (parted * rounds), 1.0)
+    loss = np.maximum(1.0 - chance, np.finfo(np.float64).tiny)
+    return np.where(chance < 1.0, chance * (1.0 - chance**rounds) / (loss * rounds), 1.0)
 
 
 def wave_share(policy: ServingPolicy, load: ClosedLoad, pools: WorkerPools, survival: FloatArray) -> FloatArray:
