@@ -168,16 +168,14 @@ def _worst_stage(model: Transformer, config: EngineConfig, kv_bytes_of: Callable
 
 
 @lru_cache(maxsize=64)
-def _verifying(model: Transformer, verified: int) -> Transformer:
-    """The model with a state of linear attention for each token that a step verifies (`LinearAttention.states`)."""
+def _verifying(model: Transformer, tokens: int) -> Transformer:
+    """The model with a state of linear attention for each of the tokens that a step verifies (`LinearAttention.states`)."""
 
     def checkpoints(group: LayerGroup) -> LayerGroup:
         mixer = group.attention
-        return (
-            replace(group, attention=replace(mixer, states=verified)) if isinstance(mixer, LinearAttention) else group
-        )
+        return replace(group, attention=replace(mixer, states=tokens)) if isinstance(mixer, LinearAttention) else group
 
-    return replace(model, layers=tuple(map(checkpoints, model.layers))) if verified > 1 else model
+    return replace(model, layers=tuple(map(checkpoints, model.layers))) if tokens > 1 else model
 
 
 @lru_cache(maxsize=1024)
