@@ -169,7 +169,7 @@ def _worst_stage(model: Transformer, config: EngineConfig, kv_bytes_of: Callable
 
 @lru_cache(maxsize=64)
 def _verifying(model: Transformer, tokens: int) -> Transformer:
-    """The model with a state of linear attention for each of the tokens that a step verifies (`LinearAttention.states`)."""
+    """The model with a state of linear attention for each token that a step verifies (`LinearAttention.states`)."""
 
     def checkpoints(group: LayerGroup) -> LayerGroup:
         mixer = group.attention
