@@ -69,6 +69,7 @@ class TokenMixer:
     query_heads: that run side by side [1]; query_dim: width of a query in each [1]; prompt_width: elements that a token
     of a prompt reads and writes besides the cache, queries, outputs and what a latent decompresses to; absorbed_width:
     the same over latents as they are cached [1].
+    prompt_kernels: that mix the tokens of prompts [1].
     """
 
     is_latent: ClassVar[bool] = False
@@ -88,6 +89,7 @@ class TokenMixer:
     query_dim: int = 0
     prompt_width: float = 0.0
     absorbed_width: float = 0.0
+    prompt_kernels: int = 1
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,9 @@ class LatentAttention(TokenMixer):
         )
 
 
+CHUNK = 64
+"""Tokens that kernels of linear attention take at once in prompts (`chunk_size` of flash-linear-attention, which vLLM
+and SGLang run) [token]."""
 OVERLAP_RATIO = 4
 """Tokens per latent whose windows overlap (`Compressor` of DeepSeek-V4) [token]."""
 
@@ -315,7 +320,8 @@ class LinearAttention(TokenMixer):
     decay_rank, gate_rank: ranks of a decay of its own for every key channel and of a compressed output gate (Kimi
     Delta Attention; 0: no such decay, a full gate); step_rank: rank of the step sizes of Mamba-1, where they and q, k
     come from the inner channels (0: from the hidden ones); state_bits: of an element of the state, 32 or 16 [bit] (0:
-    nothing states it, and the serving engine decides; without one, 32).
+    nothing states it, and the serving engine decides; without one, 32); states: kept for each request, one for every
+    token that a step verifies, so that the next goes on from the last accepted one (`costmodel.memory`).
     """
 
     reads_earlier_kv: ClassVar[bool] = False
@@ -332,6 +338,7 @@ class LinearAttention(TokenMixer):
     gate_rank: int = 0
     step_rank: int = 0
     state_bits: int = 0
+    states: int = 1
 
     def __post_init__(self) -> None:
         """A matrix d_k x d_v per value head, by which it splits, and a 16-bit window of the convolution.
@@ -339,20 +346,41 @@ class LinearAttention(TokenMixer):
         The convolution is over q, k and v, or over v alone where q and k come after it (Mamba-1). Without q and k it is
         all there is (LFM2). A token writes and queries the state, and with the delta rule reads it too: `products` of
         d_k x d_v per value head. No key is kept, so none is attended.
+
+        Kernels of prompts in vLLM and SGLang: convolution, decays, their sums, state, outputs, gated norm, and products
+        within chunks; with the delta rule the norms of q and k, an inverse and what it is applied to besides.
         """
         elements = self.value_heads * self.key_dim * self.value_dim if self.key_heads else 0
         recurrent = elements * (self.state_bits or 32) / 8.0
         channels = (0 if self.step_rank else 2 * self.key_heads * self.key_dim) + self.value_heads * self.value_dim
         vars(self).update(
             kv_shards=self.value_heads,
-            state_bytes=recurrent + 2.0 * channels * max(self.conv_width - 1, 0),
+            state_bytes=self.states * (recurrent + 2.0 * channels * max(self.conv_width - 1, 0)),
             flop_per_token=2.0 * self.products * self.value_heads * self.key_dim * self.value_dim,
             selected=0,
             kept=0,
-            query_heads=self.value_heads,
-            query_dim=self.key_dim,
-            prompt_width=2.0 * self.hidden,
+            prompt_kernels=11 if self.products > 2 else 7 if self.key_heads and not self.step_rank else 2,
         )
+
+    @cached_property
+    def prompt_work(self) -> tuple[float, float]:
+        """FLOP and 16-bit elements to and from HBM of a prompt's token beside the matrices, in chunks of C tokens [1].
+
+        A kernel carries the state from chunk to chunk, another makes the outputs: they read k and v twice, q once, and
+        write and read a state for each chunk. With the delta rule (d = 1) others come before them (Yang 2024, eq. 10):
+        k k^T, its inverse, and both applied to k and v. Of every value head, with the convolution and the gated norm:
+
+            FLOP = 2 p K V + C ((2 + 4 d) K + (2 + 2 d) V)
+            elements = (3 + 4 d) K + (3 + 3 d) V + 6 d C + 2 K V / C + 3 V + 2 channels
+        """
+        if self.step_rank or not self.key_heads:  # one scan, or a convolution alone
+            return self.flop_per_token, 2.0 * self.hidden
+        key, value, delta = self.key_dim, self.value_dim, float(self.products > 2)
+        flop = CHUNK * ((2.0 + 4.0 * delta) * key + (2.0 + 2.0 * delta) * value)
+        elements = (3.0 + 4.0 * delta) * key + (6.0 + 3.0 * delta) * value
+        elements += 6.0 * delta * CHUNK + 2.0 * key * value / CHUNK
+        convolution = 2.0 * (2 * self.key_heads * key + self.value_heads * value) * (self.conv_width > 0)
+        return self.flop_per_token + self.value_heads * flop, self.value_heads * elements + convolution
 
     @cached_property
     def matrices(self) -> tuple[Matrix, ...]:

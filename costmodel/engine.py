@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
+import numpy as np
+
 from .accelerator import Accelerator, Origin
 from .arrays import BoolArray, FloatArray
 from .transformer import FeedForward, LayerGroup, Transformer
@@ -39,7 +41,7 @@ class Speculation:
 
     (Leviathan et al. 2023, Fast inference from transformers via speculative decoding, eq. 1). Verification makes the
     step k + 1 tokens wide for each request, and reads the KV cache once. A draft layer, if there is one, runs over
-    every prompt and then k times over the batch, with an output head each time.
+    every prompt, then over the verified tokens, and k - 1 times over the batch, with an output head each time.
 
     Everything above a step counts tokens, so it sees *token steps*: T / E of a decode step T, and M - T (1 - 1 / E) of
     a step M that carries decodes which take T by themselves. The decodes are paid for E tokens in either, and what
@@ -55,6 +57,17 @@ class Speculation:
     def tokens_per_step(self) -> float:
         """E, tokens that a step makes of each request [1]."""
         return tokens_per_step(self.acceptance, self.tokens)
+
+    @property
+    def step_variance(self) -> float:
+        """Variance of the steps that a request takes, for each of its tokens [1]: Var(X) / E^3 of X tokens a step.
+
+        That of renewals (Cox 1962). With p_j = a_1 ... a_j the chance that j drafted tokens count,
+        E[X^2] = 1 + sum (2 j + 1) p_j.
+        """
+        chances = np.cumprod([self.acceptance[min(j, len(self.acceptance) - 1)] for j in range(self.tokens)])
+        square = 1.0 + float((2.0 * np.arange(self.tokens) + 3.0) @ chances)
+        return (square - self.tokens_per_step**2) / self.tokens_per_step**3
 
 
 def tokens_per_step(acceptance: Sequence[float], tokens: int) -> float:
@@ -227,6 +240,11 @@ class EngineConfig:
         """Tokens that a decode step makes of each request [token]."""
         return self.speculation.tokens_per_step if self.speculation else 1.0
 
+    @property
+    def step_variance(self) -> float:
+        """Variance of the decode steps of a request, for each of its tokens [1]."""
+        return self.speculation.step_variance if self.speculation else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -275,8 +293,9 @@ class Policy:
 class EngineOverhead:
     """CPU time that the GPU waits for.
 
-    step: per engine step, whatever is in it [s]; per_request: per request in the step, of one data-parallel rank [s];
-    0 where the engine deals with its requests while the GPU computes.
+    step: per engine step, whatever is in it [s]; per_request: per request in the step, of one data-parallel rank, and
+    for each of its tokens where several are verified [s]; 0 where the engine deals with its requests while the GPU
+    computes.
     """
 
     step: float

@@ -119,7 +119,8 @@ class EngineArrays:
     time of a step over that of its kernels and collectives (`Accelerator.in_engine`) [1];
     peak, bandwidth: the vendor's figures, for MFU and MBU [FLOP/s, byte/s]; overhead, conditions: of all engines;
     expert_largest: expected largest of as many standard normals as there are expert-parallel ranks [1];
-    drafted: tokens drafted for each request and step [1]; tokens_per_step: tokens that a step makes of each [1];
+    drafted: tokens drafted for each request and step [1]; tokens_per_step, step_variance: tokens that a step makes of
+    each, and the variance of the steps that one of them takes (`costmodel.engine.Speculation`) [1];
     tails: 1 where layers with a `tail` pass only the end of a prompt, 0 where all of it (`EngineConfig.whole_prompts`);
     draft: the layer that drafts, of those engines that have one (`costmodel.engine.Speculation`).
     """
@@ -146,6 +147,7 @@ class EngineArrays:
     expert_largest: FloatArray
     drafted: FloatArray
     tokens_per_step: FloatArray
+    step_variance: FloatArray
     tails: FloatArray
     overhead: EngineOverhead
     conditions: Conditions
@@ -224,6 +226,7 @@ def engine_arrays(
         expert_largest=_column([largest_of(split.expert) for split in splits]),
         drafted=_column([config.drafted for config in configs]),
         tokens_per_step=_column([config.tokens_per_step for config in configs]),
+        step_variance=_column([config.step_variance for config in configs]),
         tails=_column([not config.whole_prompts for config in configs]),
         overhead=overhead,
         conditions=conditions,

@@ -17,7 +17,7 @@ import numpy as np
 
 from .accelerator import Link
 from .arrays import FloatArray
-from .attention import LatentAttention, Part, Sharding
+from .attention import LatentAttention, LinearAttention, Part, Sharding
 from .engine import EngineConfig, FractionOf, Parallelism, with_draft
 from .transformer import DTYPE_BYTES, LayerGroup, Transformer, expert_slots
 
@@ -162,9 +162,20 @@ def _worst_stage(model: Transformer, config: EngineConfig, kv_bytes_of: Callable
         shards = (min(split.tensor, group.attention.kv_shards) for group in groups)
         return reduce(add, (size / ranks for size, ranks in zip(sizes, shards, strict=True)))
 
-    loaded = with_draft(model, config.speculation)
+    loaded = _verifying(with_draft(model, config.speculation), config.verified)
     worst: Amount = reduce(np.maximum, map(stage, dict.fromkeys(stage_groups(loaded, split.pipeline))))
     return worst
+
+
+@lru_cache(maxsize=64)
+def _verifying(model: Transformer, tokens: int) -> Transformer:
+    """The model with a state of linear attention for each token that a step verifies (`LinearAttention.states`)."""
+
+    def checkpoints(group: LayerGroup) -> LayerGroup:
+        mixer = group.attention
+        return replace(group, attention=replace(mixer, states=tokens)) if isinstance(mixer, LinearAttention) else group
+
+    return replace(model, layers=tuple(map(checkpoints, model.layers))) if tokens > 1 else model
 
 
 @lru_cache(maxsize=1024)
@@ -245,7 +256,8 @@ def hand_over_cards(model: Transformer, config: EngineConfig, isl: Amount, share
     reads from some other single P worker ... as MLA cache is duplicated. Some P workers will not be read from at all"),
     SGLang's `disaggregation/common/conn.py` ("for MLA models, we can retrieve KVCache from only one prefill rank").
     """
-    whole = float(np.sum(with_draft(model, config.speculation).kv_bytes(isl, config.kv_dtype) * share))
+    config = replace(config, speculation=None)  # a hand-over has one state, however many are verified
+    whole = float(np.sum(model.kv_bytes(isl, config.kv_dtype) * share))
     card_bytes = float(np.sum(kv_bytes_peak_per_gpu(model, config, isl) * share))
     return whole / card_bytes if card_bytes else float(config.parallelism.rank_gpus)
 

@@ -7,12 +7,13 @@ Rules
 - Data-parallel ranks split the requests: attention and dense matrices see the busiest rank, which has n / dp requests
   or, with fewer requests than ranks, one. Experts see the tokens of all ranks.
 - The output head runs once per prompt in the step and once per decoding request.
-- Every rank has a host process of its own, so host = step + per_request x requests counts those of the
+- Every rank has a host process of its own, so host = step + per_request x rows counts those of the
   busiest rank (`engine.EngineOverhead`).
 - A step of decodes only is affine in (sum of contexts) as long as no window is full.
 - Where tokens are drafted, a decoding request brings its drafted tokens to be verified (`engine.Speculation`). The
-  draft layer's time is part of gemm, attention, experts and communication. Each of its passes over the batch is one
-  more launch for the host: host = step x (1 + drafted tokens) + per_request x requests.
+  draft layer's time is part of gemm, attention, experts and communication. Its first pass is over all tokens that were
+  verified, whose cache it needs, each further one over one token of each request. All are launched ahead with the step;
+  the host deals with every row of the output head: host = step + per_request x (prompts + verified x decodes).
 """
 
 from __future__ import annotations
@@ -213,8 +214,10 @@ def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> Step
     if engines.draft is not None:
         prompt_pass = _Pass(prompts, nothing, prompt_tokens, load.tokens - load.decode_requests, *lengths)
         passes.append((engines.draft, prompt_pass, np.sign(engines.drafted)))
+        first = whole._replace(prompts=nothing, tokens=verified * decodes, everything=verified * load.decode_requests)
+        passes.append((engines.draft, first, np.sign(engines.drafted)))
         drafts = _Pass(nothing, decodes, decodes, load.decode_requests, *lengths)
-        passes.append((engines.draft, drafts, engines.drafted))
+        passes.append((engines.draft, drafts, np.maximum(engines.drafted - 1.0, 0.0)))
         gemm += matrix_work(engines, head_matrix(model), decodes).times(engines.drafted)
     for group, own, count in passes:
         attention = group.attention
@@ -226,8 +229,7 @@ def step_time(model: Transformer, engines: EngineArrays, load: StepLoad) -> Step
             experts += expert_work(engines, group.feed_forward, own.everything).times(count)
         reduction = all_reduce_time(engines, _state_bytes(model, own.tokens))
         communication = communication + count * _layer_communication(engines, group, reduction, own.everything)
-    launches = 1.0 if engines.draft is None else 1.0 + engines.drafted * np.sign(decodes)
-    host = engines.overhead.step * launches + engines.overhead.per_request * (prompt_rows + decodes)
+    host = engines.overhead.step + engines.overhead.per_request * rows
     work = gemm + prefill + decode + experts
     total = (work.time + communication) * engines.slower + host
 

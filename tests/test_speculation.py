@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from benchmarks.reference.lone_steps import step_seconds
 from costmodel.engine import Draft, EngineConfig, Speculation, draft_layer, tokens_per_step, with_draft
 from costmodel.errors import InputError
-from costmodel.memory import kv_bytes_per_token_per_gpu, weight_bytes_per_gpu
+from costmodel.memory import kv_bytes_per_request_per_gpu, kv_bytes_per_token_per_gpu, weight_bytes_per_gpu
 from costmodel.metric import Metric, Scope, metrics_of
 from costmodel.simulator.steps import cost_steps
 from costmodel.step import StepLoad, step_time_one
@@ -28,7 +28,7 @@ from search_spaces.models import load_model
 from search_spaces.problem import Problem
 from tests.toy import toy_config
 
-R1, LLAMA = load_model("DeepSeek-R1"), load_model("Llama-3.1-8B")
+R1, LLAMA, QWEN = (load_model(name) for name in ("DeepSeek-R1", "Llama-3.1-8B", "Qwen3.6-27B"))
 OVERHEAD = load_serving_policy("vllm").overhead
 WORKLOAD = """
 name: drafts
@@ -70,14 +70,38 @@ def test_a_look_up_makes_a_step_as_wide_as_that_of_more_requests_but_reads_the_c
     few = step_time_one(LLAMA, plain, OVERHEAD, StepLoad.decode(8.0, 4000.0))
     assert wide.gemm == pytest.approx(many.gemm)
     assert wide.communication == pytest.approx(many.communication)
-    assert wide.host == pytest.approx(few.host)
+    assert wide.host == pytest.approx(many.host)
     assert wide.attention_decode == pytest.approx(few.attention_decode, rel=0.05)
 
 
-def test_each_pass_of_a_draft_layer_is_one_more_launch_for_the_host() -> None:
+def test_the_host_deals_with_every_verified_token_and_launches_drafts_with_the_step() -> None:
     plain, drafting = config(None), config(Speculation(Draft.MTP, 3, (0.5,)))
     few, more = (step_time_one(R1, own, OVERHEAD, StepLoad.decode(8.0, 4000.0)).host for own in (plain, drafting))
-    assert more - few == pytest.approx(3 * OVERHEAD.step)
+    assert more - few == pytest.approx(3 * 8 * OVERHEAD.per_request)
+
+
+def test_a_state_of_linear_attention_is_written_and_kept_for_every_verified_token() -> None:
+    """A step reads it once, so that of four tokens moves five states where a plain one moves two."""
+    plain, drafting = config(None, tensor=1), config(Speculation(Draft.NGRAM, 3, (0.5,)), tensor=1)
+    few, more = (step_time_one(QWEN, own, OVERHEAD, StepLoad.decode(64.0, 1.0)) for own in (plain, drafting))
+    moved = {float(work.attention_decode[0, 0]) for work in (few, more)}
+    state = 64 * QWEN.state_bytes / plain.accelerator.bandwidth
+    assert max(moved) - min(moved) == pytest.approx(3 * state, rel=0.25)
+    held = kv_bytes_per_request_per_gpu(QWEN, drafting, 100.0, 0.0) - kv_bytes_per_request_per_gpu(
+        QWEN, plain, 100.0, 0.0
+    )
+    assert held == pytest.approx(3 * QWEN.state_bytes)
+
+
+@given(st.lists(st.floats(0.05, 1.0), min_size=1, max_size=5))
+def test_the_steps_of_a_token_vary_as_draws_say(acceptance: list[float]) -> None:
+    """Var(X) / E^3, with X drawn by hand: j tokens where the first j - 1 drafts count and the next does not."""
+    chances = [math.prod(acceptance[:j]) for j in range(len(acceptance) + 1)]
+    draws = [chance - after for chance, after in zip(chances, [*chances[1:], 0.0], strict=True)]
+    mean = sum(draw * (j + 1) for j, draw in enumerate(draws))
+    variance = sum(draw * (j + 1 - mean) ** 2 for j, draw in enumerate(draws))
+    drafting = Speculation(Draft.MTP, len(acceptance), tuple(acceptance))
+    assert drafting.step_variance == pytest.approx(variance / mean**3, abs=1e-9)
 
 
 def test_an_mtp_layer_adds_one_layer_of_weights_and_of_cache() -> None:

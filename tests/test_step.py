@@ -118,7 +118,7 @@ def test_prompt_attention_by_hand() -> None:
         ("Llama-3.1-8B", 2 * 8 * 128 + 32 * (128 + 128)),  # keys and values; queries and outputs
         ("DeepSeek-V3", 512 + 64 + 2 * 128 * (128 + 64 + 128)),  # a latent, and what it decompresses to
         ("DeepSeek-V4-Flash", 2 * 64 * 512),  # a window, whatever the length
-        ("Qwen3-Next-80B-A3B", 2 * 2048),  # a state, whatever the length
+        ("Qwen3-Next-80B-A3B", 32 * (16 * 128 + 384 + 512) + 2 * 8192),  # passes of chunk kernels, and the convolution
     ],
 )
 def test_traffic_of_a_prompt_by_hand(name: str, elements: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +125,18 @@ def test_mean_cache_is_the_integral_over_the_generation(window: int | None, isl:
     held = model.kv_bytes(context, "bf16")
     expected = float(np.sum(0.5 * (held[1:] + held[:-1])) / osl)
     assert model.mean_kv_bytes(float(isl), float(osl), "bf16") == pytest.approx(expected)
+
+
+def test_linear_attention_of_prompts_is_counted_kernel_by_kernel() -> None:
+    """Qwen3.6-27B: 16 key and 48 value heads, 128 wide; chunks of 64 tokens."""
+    mixer = next(group.attention for group in load_model("Qwen3.6-27B").layers if group.attention.state_bytes)
+    assert isinstance(mixer, LinearAttention)
+    flop, elements = mixer.prompt_work
+    assert flop == 48 * (3 * 2 * 128 * 128 + 64 * 10 * 128)
+    assert elements == 48 * (7 * 128 + 9 * 128 + 6 * 64 + 2 * 128 * 128 / 64) + 2 * (2 * 16 * 128 + 48 * 128)
+    scan = replace(mixer, products=2)
+    assert scan.prompt_work[0] == 48 * (2 * 2 * 128 * 128 + 64 * 4 * 128)
+    assert (mixer.prompt_kernels, scan.prompt_kernels) == (11, 7)
 
 
 # --- how tokens fall onto experts: values by hand and limits that hold whatever the routing

@@ -5,7 +5,7 @@ on one colocated engine (P = D = 1), or at P prefill workers that hand them to D
 a prompt keeps its worker busy, s' the prompt alone until its first token, d(B) a decode step, which makes E tokens of
 a request (`costmodel.engine.Speculation`; 1 where none are drafted), O tokens a request, n = N / P:
 
-    TPOT = d(B / D) / E + s B / (O - 1)                  colocated steps carry B / (O - 1) prompts each; s = 0 if apart
+    TPOT = d(B / D) / E + s B (1 - 1 / N) / (O - 1)      with the prompts of others in colocated steps; s = 0 if apart
     TTFT = front + f w ((n - m) / 2 + k m) + (1 - f) (s' + W) + entry + line
     W    = wait of n requests that circulate, s at a time and away for the rest of R (`circulating_wait`, `dealt_wait`)
     B    = N (O - 1) TPOT / R,   R = TTFT' + (O - 1) TPOT   Little's law; TTFT' is TTFT without the line
@@ -15,13 +15,15 @@ pipeline stages, and all of a step get their first tokens when it ends. With one
 on average; no wave ends before a prompt alone. f is the share of this wave in the run, 1 / waves, and of disaggregated
 requests that meet all others again (fitted).
 Later requests come back scattered by their lengths; where roles are apart, the fitted share stands for those who meet.
-Colocated requests of equal length start and end together: where prompts go first the whole wave stays one, and where
-they share steps with decodes each of these carries one of the others. `front` is what a request waits for whatever the
-load: `ServingPolicy.fixed_ttft`. `entry` of a colocated engine is the steps that end before it takes a prompt in
-(`waits.StepsAhead`) and the wait for the scheduler's next look at its queue (`look_wait`); where roles are apart, it is
-the wait for others in the step of a prompt (`shared_step`) and for the hand-over (`first_token.mean_hand_over`). The
-line is what waits outside for memory. With a mean C below one, the deployment is idle at times and serves a single
-request at others: N = 1.
+Colocated requests that take as many steps start and end together: where prompts go first such a wave stays one, and
+where they share steps with decodes each of these carries one of the others. Lengths scatter the steps of a request, and
+so do drafted tokens, of which a step accepts more or fewer (`step_scatter`, `wave_survival`).
+
+`front` is what a request waits for whatever the load: `ServingPolicy.fixed_ttft`. `entry` of a colocated engine is the
+steps that end before it takes a prompt in (`waits.StepsAhead`) and the wait for the scheduler's next look at its queue
+(`look_wait`); where roles are apart, it is the wait for others in the step of a prompt (`shared_step`) and for the
+hand-over (`first_token.mean_hand_over`). The line is what waits outside for memory. With a mean C below one, the
+deployment is idle at times and serves a single request at others: N = 1.
 """
 
 from __future__ import annotations
@@ -43,8 +45,6 @@ from .waits import StepsAhead, step_in_progress
 
 ITERATIONS = 40
 """Fixed-point steps, each averaged with the last: the map contracts by a half or better."""
-FULL_SPREAD = 0.2
-"""Width of a uniform length distribution, relative to its longest, that dissolves waves: InferenceX's [0.8, 1.0]."""
 MANY_WAVES = 10.0
 """Requests of a benchmark over its concurrency where not stated: the habit of InferenceX and vLLM's benchmarks [1]."""
 CROWDING = 0.8
@@ -77,11 +77,6 @@ class ClosedLoad:
     def scatter(self) -> FloatArray:
         """Standard deviation of the output length over its mean, of evenly spread lengths [1]."""
         return np.asarray(self.spread / np.sqrt(12.0) / (1.0 - self.spread / 2.0))
-
-    @property
-    def equality(self) -> FloatArray:
-        """1 for equal lengths, 0 for fully spread ones [1]."""
-        return np.asarray(1.0 - np.clip(self.spread / FULL_SPREAD, 0.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +149,14 @@ class Prompt:
 class EngineTimes:
     """All that the steady state needs of an engine: a prompt, and a decode step by the requests that run [1 -> s].
 
-    tokens_per_step: tokens that the step makes of each request (`costmodel.engine.Speculation`) [1].
+    tokens_per_step: tokens that the step makes of each request; step_variance: of the steps that a token takes
+    (`costmodel.engine.Speculation`) [1].
     """
 
     prompt: Prompt
     decode: Callable[[FloatArray], FloatArray]
     tokens_per_step: FloatArray | float = 1.0
+    step_variance: FloatArray | float = 0.0
 
 
 def engine_times(
@@ -171,7 +168,8 @@ def engine_times(
     """
     steps, least = prompt_steps(model, prefill, policy, load), launching_time(model, policy)
     prompt = prompt_of(steps, prefill.first_token, least)
-    return EngineTimes(prompt, lambda running: decode_step(model, decode, running, load), decode.tokens_per_step)
+    tokens = decode.tokens_per_step, decode.step_variance
+    return EngineTimes(prompt, lambda running: decode_step(model, decode, running, load), *tokens)
 
 
 def prompt_steps(model: Transformer, engines: EngineArrays, policy: ServingPolicy, load: ClosedLoad) -> PromptSteps:
@@ -226,15 +224,17 @@ def closed_loop(times: EngineTimes, policy: ServingPolicy, load: ClosedLoad, poo
     prefills_first = policy.scheduler.exclusive_prefill and not pools.apart
     residents = admitted_requests(policy, load, pools)
     at_worker = np.maximum(residents / pools.prefill_workers, 1.0)
-    together = wave_share(policy, load, pools)
+    scatter = step_scatter(times, load)
+    survival = wave_survival(scatter, load.waves)
+    together = wave_share(policy, load, pools, survival)
     in_step = np.minimum(prompt.room, at_worker)
     wave = np.maximum(((at_worker - in_step) / 2.0 + in_step * prompt.stages) * prompt.wave, prompt.alone)
     front = policy.fixed_ttft(pools.apart) + together * wave + (1.0 - together) * prompt.alone
-    felt = np.zeros_like(gaps) if pools.apart else prompt.shared / gaps
-    stays = together if prefills_first else np.zeros_like(gaps)  # a wave decodes as one, after half of its prompts
     other_share = 1.0 - 1.0 / residents
+    felt = np.zeros_like(gaps) if pools.apart else other_share * prompt.shared / gaps
+    stays = together if prefills_first else np.zeros_like(gaps)  # a wave decodes as one, after half of its prompts
     # of a prompt, what each step of the others carries
-    carried = 0.0 if prefills_first else load.equality * other_share * prompt.alone
+    carried = 0.0 if prefills_first else survival * other_share * prompt.alone
     running, queue, delay = residents, np.zeros_like(residents), np.zeros_like(residents)
     for _ in range(ITERATIONS):
         batch = (running + stays * (residents - running)) / pools.decode_workers
@@ -256,7 +256,7 @@ def closed_loop(times: EngineTimes, policy: ServingPolicy, load: ClosedLoad, poo
             lanes = prompt.lanes if policy.scheduler.random_lanes else np.ones_like(length)
             wait = dealt_wait(at_worker, prompt.shared, away, length, lanes)
         else:
-            wait = circulating_wait(at_worker, prompt.shared, away, load.scatter * gaps * tpot)
+            wait = circulating_wait(at_worker, prompt.shared, away, scatter * tpot * times.tokens_per_step)
         queue = 0.5 * queue + 0.5 * (1.0 - together) * wait
         running = 0.5 * running + 0.5 * residents * gaps * tpot / residence
     line = waiting_line(load, residents, residence)
@@ -280,13 +280,41 @@ def admitted_requests(policy: ServingPolicy, load: ClosedLoad, pools: WorkerPool
     return np.asarray(np.maximum(residents, 1.0))
 
 
-def wave_share(policy: ServingPolicy, load: ClosedLoad, pools: WorkerPools) -> FloatArray:
-    """Share of requests that arrive together with all others [1]: the first wave, or all where it stays together."""
+def step_scatter(times: EngineTimes, load: ClosedLoad) -> FloatArray:
+    """Standard deviation of the decode steps of a request [1]: sqrt((g s / E)^2 + g v).
+
+    g gaps between tokens that scatter by s of their mean, at E tokens a step; v steps^2 for each token (Cox 1962).
+    """
+    lengths = load.gaps * load.scatter / times.tokens_per_step
+    return np.asarray(np.sqrt(np.square(lengths) + load.gaps * times.step_variance))
+
+
+def wave_survival(scatter: FloatArray, waves: FloatArray) -> FloatArray:
+    """Share of the requests after the first wave that still come together [1]: the mean of p, p^2, ... p^(waves - 1).
+
+    Two that started together end in one step with the chance p = 1 / sqrt(1 + 12 s^2): evenly spread over n steps it is
+    1 / n, and their standard deviation is s = sqrt((n^2 - 1) / 12).
+
+    scatter: s, of the decode steps of a request; waves: of the run [1].
+
+    >>> wave_survival(np.array([0.0, 2.0, 2.0]), np.array([10.0, 2.0, 10.0])).round(3).tolist()
+    [1.0, 0.143, 0.019]
+    """
+    chance, rounds = 1.0 / np.sqrt(1.0 + 12.0 * np.square(scatter)), np.maximum(waves - 1.0, 1.0)
+    loss = np.maximum(1.0 - chance, np.finfo(np.float64).tiny)
+    return np.where(chance < 1.0, chance * (1.0 - chance**rounds) / (loss * rounds), 1.0)
+
+
+def wave_share(policy: ServingPolicy, load: ClosedLoad, pools: WorkerPools, survival: FloatArray) -> FloatArray:
+    """Share of requests that arrive together with all others [1]: the first wave, or all where it stays together.
+
+    survival: share of later requests that come together (`wave_survival`) [1].
+    """
     first = 1.0 / load.waves + np.zeros_like(load.isl)
     if pools.apart:
         return np.minimum(first + policy.handover_burst, 1.0)
     if policy.scheduler.exclusive_prefill:
-        return np.asarray(first + (1.0 - first) * load.equality)
+        return np.asarray(first + (1.0 - first) * survival)
     return first
 
 
