@@ -209,9 +209,9 @@ def goal_of(plan: Plan, slo_class: str | None) -> Slo:
 
 
 def _run(predictions: Mapping[str, Quantiles], demand: PlannedWorkload, slo: Slo, run: MeasuredRun) -> dict[str, Any]:
-    other = other_lengths(run.isl, run.osl, demand)
-    if other:
-        raise InputError(f"{run.where}: {other}, so it did not replay the plan's workload")
+    difference = other_lengths(run.isl, run.osl, demand)
+    if difference:
+        raise InputError(f"{run.where}: {difference}, so it did not replay the plan's workload")
     measured = {"TTFT": run.ttft, "TPOT": run.tpot} | ({} if run.e2e.p50 is None else {"e2e": run.e2e})
     rows = [
         (f"{metric} {name}", getattr(predictions[metric], name), getattr(by_run, name))
@@ -374,11 +374,13 @@ def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str
     seconds = float(request_histogram.time[-1] - request_histogram.time[0]) + request_histogram.step
     load = request_histogram.total / seconds if seconds > 0.0 else None
     prompts, answers = scrape.histogram(EngineSeries.ISL), scrape.histogram(EngineSeries.OSL)
-    other = other_lengths(prompts.mean if prompts else None, answers.mean if answers else None, demand)
-    if is_lighter(busiest, demand.request_rate) and not other:
-        other = f"the busiest tenth of the time had {rate(busiest)}, and the plan is for {rate(demand.request_rate)}"
-        other += _absent_replicas(plan, scrape)
-    if verdict is Outcome.MEETS and (_others(slo) or APART in notes or other):
+    difference = other_lengths(prompts.mean if prompts else None, answers.mean if answers else None, demand)
+    if is_lighter(busiest, demand.request_rate) and not difference:
+        difference = (
+            f"the busiest tenth of the time had {rate(busiest)}, and the plan is for {rate(demand.request_rate)}"
+        )
+        difference += _absent_replicas(plan, scrape)
+    if verdict is Outcome.MEETS and (_others(slo) or APART in notes or difference):
         verdict = Outcome.UNDECIDED
     return {
         "schema": "pdplan.watch/1",
@@ -392,7 +394,7 @@ def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str
         "misses": misses,
         "notes": notes,
         **_verdict_dict(
-            verdict, slo, shares, None, too_few or _watch_next(verdict, load, demand.request_rate, other, misses)
+            verdict, slo, shares, None, too_few or _watch_next(verdict, load, demand.request_rate, difference, misses)
         ),
     }
 
@@ -427,14 +429,14 @@ def _limited(slo: Slo, scrape: Scrape) -> tuple[dict[EngineSeries, tuple[float, 
 
 
 def _watch_next(
-    verdict: Outcome, load: float | None, plan_rate: float, other: str, misses: Sequence[dict[str, Any]]
+    verdict: Outcome, load: float | None, plan_rate: float, difference: str, misses: Sequence[dict[str, Any]]
 ) -> str:
     if is_heavier(load, plan_rate):
         return (
             f"Traffic is {rate(load)}, the plan is for {rate(plan_rate)}: plan again for it (`pdplan workload FILE`)."
         )
-    if verdict is Outcome.UNDECIDED and other:
-        return f"It is other traffic than planned: {other}."
+    if verdict is Outcome.UNDECIDED and difference:
+        return f"It is other traffic than planned: {difference}."
     if verdict is Outcome.MISSES:
         return (
             "Traffic is no more than planned: replay the workload (`benchmark/run.sh`) to see which predictions "
