@@ -176,6 +176,8 @@ def test_traffic_that_is_not_the_planned_one_does_not_show_that_the_slo_is_met(
         is_met = words == "There is nothing to do."
         assert (code, value["verdict"]) == ((ExitCode.DONE, "meets") if is_met else (ExitCode.INFEASIBLE, "undecided"))
         assert words in value["sentence"]
+    late = [*fleet(steps(20, 225, 2.0), steps(20, 225, 0.02)), *lengths(1.5)]  # no prediction that is off
+    assert "It is other traffic than planned: its prompts have" in watched(tmp_path, late, capsys)[1]["sentence"]
     series = histogram_series(TTFT, SECONDS, fast, "vllm-0", step=STEP, model="Qwen/Qwen3-8B")
     words = ["validate", "--prometheus", str(answer(tmp_path, *series)), "--plan", str(tmp_path / "plan.json")]
     assert run(words) == ExitCode.BAD_INPUT

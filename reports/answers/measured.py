@@ -375,7 +375,9 @@ def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str
     load = request_histogram.total / seconds if seconds > 0.0 else None
     prompts, answers = scrape.histogram(EngineSeries.ISL), scrape.histogram(EngineSeries.OSL)
     difference = other_lengths(prompts.mean if prompts else None, answers.mean if answers else None, demand)
-    if is_lighter(busiest, demand.request_rate) and not difference:
+    if difference:
+        difference += ". Plan again for it (`pdplan workload FILE`)"
+    elif verdict is not Outcome.MISSES and is_lighter(busiest, demand.request_rate):
         difference = (
             f"the busiest tenth of the time had {rate(busiest)}, and the plan is for {rate(demand.request_rate)}"
         )
@@ -435,7 +437,7 @@ def _watch_next(
         return (
             f"Traffic is {rate(load)}, the plan is for {rate(plan_rate)}: plan again for it (`pdplan workload FILE`)."
         )
-    if verdict is Outcome.UNDECIDED and difference:
+    if difference:
         return f"It is other traffic than planned: {difference}."
     if verdict is Outcome.MISSES:
         return (
