@@ -438,11 +438,17 @@ def loop(programs: Programs, fleet: Fleet, rounds: int) -> None:
         for name in NAMES
     ]
     print(f"\n{'planned workload replayed, both replicas':<40} {'time':<9} {'measured':>9} {'before':>8} {'after':>8}")
-    for one, other in zip(*(run["latencies"] for run in runs), strict=True):
-        metric, quantile = one["name"].split()
-        print(row(quantile, metric, one["measured_s"], one["error"], other["error"]))
-    print(row("median", "", None, *(middle([one["error"] for one in run["latencies"]]) for run in runs)))
+    both = [[_prediction_error(latency) for latency in run["latencies"]] for run in runs]
+    for latency, *pair in zip(runs[0]["latencies"], *both, strict=True):
+        metric, quantile = latency["name"].split()
+        print(row(quantile, metric, latency["measured_s"], *pair))
+    print(row("median", "", None, *map(middle, both)))
     print(f"\n{runs[1]['sentence']}")
+
+
+def _prediction_error(latency: dict[str, Any]) -> float:
+    """Predicted / measured - 1 of a latency of `pdplan validate --against` [1]."""
+    return float(latency["predicted_s"] / latency["measured_s"] - 1.0)
 
 
 def _fixed(pool: dict[str, Any]) -> list[Any]:

@@ -190,8 +190,13 @@ def other_deployment(run: MeasuredRun, model: Transformer, gpus: Sequence[str], 
             break
         if ran_on is not None:
             return f"it ran on {ran_on}, not on {join_words(gpus)}"
+    return other_model(run.model, model)
+
+
+def other_model(name: str, model: Transformer) -> str:
+    """Why a measurement whose source states this name is not of the model; empty where it may be."""
     with suppress(InputError):
-        ran_model = measured_model(run.model)
+        ran_model = measured_model(name)
         if ran_model.name != model.name and ran_model.layers != model.layers:
             return f"it ran {ran_model.name}, not {model.name}"
     return ""
@@ -411,7 +416,8 @@ class Calibration:
             return ""
         findings = [f"the median error is {percentage(float(np.median(np.abs(np.expm1(fit.after)))))} after the fit"]
         findings += [f"the scale of {name} is {getattr(fit.scales, name):.3g}" for name in fit.far]
-        flags = self.hint or "check --weight-dtype, --gpu and the layout"
+        flags = f"{self.hint}, or check" if self.hint else "check --weight-dtype,"
+        flags += " --gpu, the layout and --replicas"
         return f"no machine of this type explains these results: {join_words(findings)}; {flags}"
 
     @property

@@ -85,6 +85,19 @@ class Histogram:
         return np.where(per_step > 0.0, low, 1.0), np.where(per_step > 0.0, high, 1.0)
 
     @property
+    def step(self) -> float:
+        """Seconds between two samples."""
+        return float(np.median(np.diff(self.time))) if self.time.size > 1 else 0.0
+
+    @property
+    def busiest(self) -> float | None:
+        """Observations per second in the busiest tenth of the time, without pause [1/s]; None for a single step."""
+        if self.step <= 0.0:
+            return None
+        steps = -(-self.time.size // 10)
+        return float(np.convolve(self.counts.sum(axis=1), np.ones(steps), "valid").max()) / (steps * self.step)
+
+    @property
     def longest(self) -> float:
         """Upper end of the last bucket with observations, of the open one its lower end [unit of the metric]."""
         last = int(np.flatnonzero(self.counts.sum(axis=0))[-1])
@@ -135,6 +148,11 @@ class Scrape:
                 sums = (_increases(samples[:, 1]).sum() for _, samples in self.series.get(f"{name}_sum", ()))
                 return replace(histogram, sum=float(sum(sums)))
         return None
+
+    def label_values(self, label: str) -> tuple[str, ...]:
+        """Values of a label over all series, in the order of the file."""
+        series = (labels for rows in self.series.values() for labels, _ in rows)
+        return tuple(dict.fromkeys(labels[label] for labels in series if label in labels))
 
     def increase(self, name: str) -> float:
         """By how much a counter grew over the whole range, 0 where it is not in the file."""
@@ -219,7 +237,7 @@ class Traffic:
     """What the engines' metrics say about a workload.
 
     steps: requests that ended in each step, of `step` seconds; prefix_hit_share: tokens found in the prefix cache over
-    tokens looked up [1], None where its counters are not in the file.
+    tokens looked up [1], None where its counters are not in the file; models: names under which engines serve.
     """
 
     isl: Histogram
@@ -227,6 +245,7 @@ class Traffic:
     steps: FloatArray
     step: float
     prefix_hit_share: float | None
+    models: tuple[str, ...] = ()
 
     @property
     def request_rate(self) -> float:
@@ -286,6 +305,5 @@ def read_traffic(path: Path) -> Traffic:
             f"{scrape.file}: has {osl.time.size + 1} samples; a rate needs three, so choose a shorter step"
         )
     hits, queries = (scrape.increase(f"vllm:prefix_cache_{word}") for word in ("hits", "queries"))
-    return Traffic(
-        isl, osl, osl.counts.sum(axis=1), float(np.median(np.diff(osl.time))), hits / queries if queries > 0.0 else None
-    )
+    share, models = hits / queries if queries > 0.0 else None, scrape.label_values("model_name")
+    return Traffic(isl, osl, osl.counts.sum(axis=1), osl.step, share, models)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from optimizer.plans.plan import MetricResult, Plan
 from optimizer.plans.records import Quantiles
 from pdplan.api import read_plan
 from pdplan.cli import run
+from pdplan.commands.predictions import calibrate
 from pdplan.exits import ExitCode
 from reports.answers.measured import comparison_dict
 from reports.deploy.deployment import PlannedWorkload
@@ -147,15 +149,15 @@ def test_what_was_measured_stands_beside_what_was_promised(tmp_path: Path, capsy
     assert value["planned_requests_per_second"] == 7.5
     (one,) = value["runs"]
     assert one["requests"] == 2250
-    errors = {row["name"]: row["error"] for row in one["latencies"]}
+    slower = {row["name"]: row["slower"] for row in one["latencies"]}
     promised = PLAN.ttft_s
-    assert errors["TTFT p50"] == pytest.approx(promised.p50 / 0.2 - 1.0)
-    assert errors["TTFT p99"] == pytest.approx(promised.p99 / 0.6 - 1.0)
-    assert list(errors) == [f"{metric} {name}" for metric in ("TTFT", "TPOT") for name in ("p50", "p90", "p99")]
+    assert slower["TTFT p50"] == pytest.approx(0.2 / promised.p50 - 1.0)
+    assert slower["TTFT p99"] == pytest.approx(0.6 / promised.p99 - 1.0)
+    assert list(slower) == [f"{metric} {name}" for metric in ("TTFT", "TPOT") for name in ("p50", "p90", "p99")]
 
 
 def test_whole_requests_are_compared_where_the_slo_limits_them(tmp_path: Path) -> None:
-    """The measured median is a quarter above the predicted one, so the prediction is a fifth too low."""
+    """A measured median of 25 s is a quarter slower than the predicted 20 s."""
     whole = MetricResult(limit_s=60.0, quantiles_s=Quantiles(20.0, 40.0, 45.0, 55.0))
     limited = PLAN.classes[0].model_copy(update={"metrics": {Metric.E2E: whole}})
     path = result(tmp_path)
@@ -163,8 +165,8 @@ def test_whole_requests_are_compared_where_the_slo_limits_them(tmp_path: Path) -
     measured["request_latency"] = {"unit": "ms", "avg": 26e3, "p50": 25e3, "p90": 40e3, "p99": 44e3}
     path.write_text(json.dumps(measured), "utf-8")
     (compared,) = comparison_dict(PLAN.model_copy(update={"classes": [limited]}), path)["runs"]
-    errors = {row["name"]: row["error"] for row in compared["latencies"] if row["name"].startswith("e2e")}
-    assert errors == pytest.approx({"e2e p50": -0.2, "e2e p90": 0.0, "e2e p99": 0.25})
+    slower = {row["name"]: row["slower"] for row in compared["latencies"] if row["name"].startswith("e2e")}
+    assert slower == pytest.approx({"e2e p50": 0.25, "e2e p90": 0.0, "e2e p99": -0.2})
 
 
 def test_an_alternative_is_compared_with_its_own_prediction(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,8 +178,8 @@ def test_an_alternative_is_compared_with_its_own_prediction(tmp_path: Path, caps
     against = ["--against", str(result(tmp_path, read_plan(path))), "--plan", str(path), "--alternative", "2"]
     run(["validate", *against, "--json"])
     (runs,) = json.loads(capsys.readouterr().out)["runs"]
-    errors = {row["name"]: row["error"] for row in runs["latencies"]}
-    assert errors["TTFT p50"] == pytest.approx(second.ttft_s.p50 / 0.2 - 1.0)
+    slower = {row["name"]: row["slower"] for row in runs["latencies"]}
+    assert slower["TTFT p50"] == pytest.approx(0.2 / second.ttft_s.p50 - 1.0)
     page = deployment_files(second, options("vllm"))["README.md"]
     assert "--plan <the fleet.yaml, or the plan.json with --alternative N>" in page
 
@@ -194,10 +196,14 @@ SEEN: tuple[tuple[float, float, dict[str, float]], ...] = (
     (0.2, 0.031, {"good_request_fraction": 0.4}),
     (0.2, 0.012, {**ALL, "request_count": 40.0}),
     (0.2, 0.009, {"completed_request_count": 3000.0}),
+    (0.2, 0.009, {"completed_request_count": 2368.0}),
     (0.2, 0.009, {"request_throughput": 5.0}),
     (0.2, 0.031, {"request_throughput": 9.0}),
+    (0.2, 0.009, {"request_throughput": 9.0}),
+    (0.2, 0.009, {"concurrency": 40.0}),
+    (0.2, 0.031, {"concurrency": 40.0}),
 )
-"""TTFT and TPOT [s], and what else AIPerf counted."""
+"""TTFT and TPOT [s], and what else AIPerf counted, or the concurrency that it was told to keep."""
 
 
 def test_golden_verdicts(tmp_path: Path) -> None:
@@ -207,7 +213,7 @@ def test_golden_verdicts(tmp_path: Path) -> None:
         path = result(tmp_path, ttft=ttft, tpot=tpot)
         measured = json.loads(path.read_text("utf-8")) | {name: {"avg": value} for name, value in counted.items()}
         measured["input_config"]["endpoint"]["use_server_token_count"] = True
-        measured["input_config"]["slos"] = GOALS
+        measured["input_config"] |= {"slos": GOALS, "loadgen": {"concurrency": counted.get("concurrency")}}
         path.write_text(json.dumps(measured), "utf-8")
         done = within("validate", "--against", path, "--plan", plan)
         text += f"### {ttft} s, {tpot} s, {counted}: {done.returncode}\n"
@@ -220,3 +226,30 @@ def test_a_run_of_another_model_is_not_compared(tmp_path: Path, capsys: pytest.C
     path.write_text(path.read_text("utf-8").replace("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-8B"), "utf-8")
     assert run(["validate", "--against", str(path), "--plan", str(plan_file(tmp_path))]) == ExitCode.BAD_INPUT
     assert "it ran Qwen3-8B, not Llama-3.1-8B, so it did not measure the plan's fleet" in capsys.readouterr().err
+
+
+def test_seconds_called_milliseconds_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = result(tmp_path, ttft=0.2e-3, tpot=0.009e-3)
+    assert run(["validate", "--against", str(path), "--plan", str(plan_file(tmp_path))]) == ExitCode.BAD_INPUT
+    error = capsys.readouterr().err
+    assert "most latencies are over 20 times shorter than planned, such as 200 µs in place of" in error
+    assert "check their unit (milliseconds, seconds)" in error
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_calibration_of_the_sweep_is_of_what_was_swept(apart: bool) -> None:
+    """Equal replicas share the sweep; where prefill and decode are apart it goes to one decode replica."""
+    cases = (
+        (Case("prefill", tp=2, replicas=3), Case("decode", tp=4, replicas=2))
+        if apart
+        else (Case("colocated", tp=2, replicas=2),)
+    )
+    plan = plan_of(cases)
+    page = deployment_files(plan, options("vllm"))["README.md"]
+    (line,) = (line for line in page.splitlines() if line.startswith("    pdplan calibrate "))
+    words = dict(calibrate.make_context("calibrate", shlex.split(line)[2:]).params)
+    pool = plan.pools[-1]
+    assert (words["model"], words["gpu"], words["engine"]) == (plan.model, pool.accelerator, "vllm")
+    assert (words["tp"], words["replicas"]) == ((4, 1) if apart else (2, 2))
+    assert (words["weight_dtype"], words["kv_dtype"]) == (pool.weight_dtype, pool.kv_dtype)
+    assert words["max_num_seqs"] == pool.max_num_seqs

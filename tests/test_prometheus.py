@@ -14,6 +14,7 @@ import yaml
 
 from pdplan.cli import run
 from pdplan.exits import ExitCode
+from reports.deploy.describe import demand_of
 from search_spaces.prometheus import EngineSeries, read_scrape
 from tests.deploy_cases import Case, plan_of
 
@@ -28,10 +29,17 @@ TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 8192)
 
 
 def histogram_series(
-    name: str, bounds: Sequence[float], steps: Sequence[Sequence[float]], pod: str, *, step: float, restart: int = -1
+    name: str,
+    bounds: Sequence[float],
+    steps: Sequence[Sequence[float]],
+    pod: str,
+    *,
+    step: float,
+    restart: int = -1,
+    model: str = "m",
 ) -> list[dict[str, Any]]:
     """The series of one histogram of one pod: observed values by step; restart: step after which it counts from 0."""
-    labels = {"engine": "0", "instance": f"{pod}:8000", "job": "vllm", "model_name": "m", "pod": pod}
+    labels = {"engine": "0", "instance": f"{pod}:8000", "job": "vllm", "model_name": model, "pod": pod}
     rows = []
     for bound in (*bounds, math.inf):
         le = "+Inf" if math.isinf(bound) else str(bound)
@@ -104,11 +112,11 @@ def test_increases_are_added_over_pods_and_restarts(tmp_path: Path) -> None:
 
 
 def test_a_fleet_that_meets_its_slo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, value = watched(tmp_path, fleet(steps(20, 200, 0.3), steps(20, 200, 0.02)), capsys)
+    code, value = watched(tmp_path, fleet(steps(20, 225, 0.3), steps(20, 225, 0.02)), capsys)
     assert code == ExitCode.DONE
     assert value["verdict"] == "meets"
-    assert value["requests"] == 8000
-    assert value["requests_per_second"] == pytest.approx(400 / STEP)
+    assert value["requests"] == 9000
+    assert value["requests_per_second"] == pytest.approx(7.5)
     assert value["misses"] == []
     assert value["sentence"] == (
         "The fleet meets the plan's SLO: TTFT within 600 ms for 100 % and TPOT within 30 ms for 100 %; the goal is "
@@ -136,12 +144,69 @@ def test_when_an_slo_was_missed(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert shown.rstrip().endswith("(`benchmark/run.sh`) to see which predictions are off.")
 
 
+LENGTHS = ("vllm:request_prompt_tokens", "vllm:request_generation_tokens")
+
+
+def test_traffic_that_is_not_the_planned_one_does_not_show_that_the_slo_is_met(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of one pod, of a quiet day with or without a busy hour, of longer prompts, and of another model."""
+    isl, osl = demand_of(PLAN, None).mean_isl, demand_of(PLAN, None).mean_osl
+
+    def lengths(factor: float) -> list[dict[str, Any]]:
+        columns = zip(LENGTHS, (factor * isl, osl), strict=True)
+        return [
+            series
+            for name, tokens in columns
+            for series in histogram_series(name, TOKENS, steps(20, 225, tokens), "vllm-0", step=STEP)
+        ]
+
+    fast, quiet = steps(20, 225, 0.3), steps(20, 50, 0.3)
+    busy = [*quiet[:10], *fast[:2], *quiet[12:]]
+    half = "the busiest tenth of the time had 3.75 req/s, and the plan is for 7.5 req/s"
+    cases = (
+        ([*fleet(fast, steps(20, 225, 0.02)), *lengths(1.0)], "There is nothing to do."),
+        (fleet(fast, steps(20, 225, 0.02))[: len(fleet(fast, fast)) // 2], f"{half}. The file has 1 of the plan's 2"),
+        (fleet(quiet, steps(20, 50, 0.02)), "had 1.67 req/s, and the plan is for 7.5 req/s."),
+        (fleet(busy, steps(20, 50, 0.02)), "There is nothing to do."),
+        ([*fleet(fast, steps(20, 225, 0.02)), *lengths(1.5)], f"its prompts have {1.5 * isl:,.0f} tokens on average"),
+    )
+    for series, words in cases:
+        code, value = watched(tmp_path, series, capsys)
+        is_met = words == "There is nothing to do."
+        assert (code, value["verdict"]) == ((ExitCode.DONE, "meets") if is_met else (ExitCode.INFEASIBLE, "undecided"))
+        assert words in value["sentence"]
+    late = [*fleet(steps(20, 225, 2.0), steps(20, 225, 0.02)), *lengths(1.5)]  # no prediction that is off
+    assert "It is other traffic than planned: its prompts have" in watched(tmp_path, late, capsys)[1]["sentence"]
+    series = histogram_series(TTFT, SECONDS, fast, "vllm-0", step=STEP, model="Qwen/Qwen3-8B")
+    words = ["validate", "--prometheus", str(answer(tmp_path, *series)), "--plan", str(tmp_path / "plan.json")]
+    assert run(words) == ExitCode.BAD_INPUT
+    assert "it ran Qwen3-8B, not Llama-3.1-8B, so it did not measure the plan's fleet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "planned"), [("Qwen/Qwen3-32B", "Qwen/Qwen3-32B"), ("m", "Llama-3.1-70B")])
+def test_the_model_that_was_served_is_planned_for(
+    name: str, planned: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name that the catalog lacks tells nothing: the file is to be corrected."""
+    series = [
+        row
+        for metric, tokens in zip(LENGTHS, (800.0, 100.0), strict=True)
+        for row in histogram_series(metric, TOKENS, steps(20, 200, tokens), "vllm-0", step=STEP, model=name)
+    ]
+    output = tmp_path / "workload.yaml"
+    assert run(["workload", str(answer(tmp_path, *series)), "-o", str(output)]) == ExitCode.DONE
+    assert yaml.safe_load(output.read_text("utf-8"))["model"] == {"name": planned}
+    needs = "slo and accelerators" if name == planned else "model, slo and accelerators"
+    assert f"set its {needs}\n" in capsys.readouterr().err
+
+
 def test_metrics_are_a_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     generator = np.random.default_rng(1)
     counts = generator.poisson(300.0, size=200)
     lengths = [
         (name, [generator.integers(low, high, size=count).tolist() for count in counts])
-        for name, low, high in (("vllm:request_prompt_tokens", 600, 1000), ("vllm:request_generation_tokens", 60, 180))
+        for name, low, high in zip(LENGTHS, (600, 60), (1000, 180), strict=True)
     ]
     series = [row for name, steps in lengths for row in histogram_series(name, TOKENS, steps, "vllm-0", step=STEP)]
     cached = (("vllm:prefix_cache_hits_total", 30.0), ("vllm:prefix_cache_queries_total", 120.0))

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
 LEVELS = ("p50", "p90", "p95", "p99", "p100")
+MODEL = "Llama-3.1-70B"
+"""That of a workload.yaml where nothing says another."""
 
 
 @click.command(short_help="Measure a request trace, and write a workload.yaml from it.")
@@ -56,7 +58,9 @@ LEVELS = ("p50", "p90", "p95", "p99", "p100")
     "arrival_unit=s|ms|us|ns|iso.",
 )
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Write a workload.yaml.")
-@click.option("--model", default="Llama-3.1-70B", metavar="NAME", help="Model of the workload.yaml.")
+@click.option(
+    "--model", metavar="NAME", help=f"Model of the workload.yaml; default: that of the metrics, else {MODEL}."
+)  # fmt: skip
 @click.option("--rate", callback=per_second, metavar="RATE", help="Rate to plan for, e.g. 20/s; default: the trace's.")
 @click.option("--buckets", type=Whole(BUCKETS), default=48, help="Buckets of the length histogram.")
 @click.option("--limit", type=Whole(WHOLE), help="Read the first N requests only.")
@@ -85,15 +89,19 @@ def workload(console: Console, /, *, trace: Path, **options: Any) -> None:
     from search_spaces.models import load_model
 
     flags = Flags(trace=trace, **options)
-    output, model = flags.output, flags.model
+    output, model = flags.output, flags.model or MODEL
     model_name = _model_name(model, output)
     config = Path(model) if model.endswith(".json") else None
     console.check_files({"TRACE": trace, "--model": config}, {"-o": output})
+    traffic = _traffic(flags)
+    served = _served_model(traffic)
+    if flags.model is None and served:
+        model = model_name = served
     if output is not None:
         check_name(os.path.relpath(trace, output.parent))
     with value_of("--model"):
         transformer = None if output is None else load_model(model)
-    reading = _reading_of(console, flags, transformer)
+    reading = _reading_of(console, flags, transformer, traffic)
     if output is not None:
         name = trace.name.partition(".")[0].strip() or trace.name.strip()
         text = workload_yaml_text(reading.mapping, name, model_name, notes=reading.advice)
@@ -105,7 +113,8 @@ def workload(console: Console, /, *, trace: Path, **options: Any) -> None:
     console.answer(replace(_page(reading.figures), next_step=following), reading.figures)
     if output is None:
         return
-    console.note(f"\nwrote {output}; set its {reading.unset}")
+    unset = reading.unset if flags.model or served else f"model, {reading.unset}"
+    console.note(f"\nwrote {output}; set its {unset}")
     if reading.note:
         console.note(reading.note)
     shorter = f"{console.command} --max-tokens {reading.longest}{'' if console.force else ' --force'}"
@@ -128,14 +137,28 @@ class Reading:
     longest: int = 0
 
 
-def _reading_of(console: Console, flags: Flags, transformer: Transformer | None) -> Reading:
-    """Read a Prometheus answer, a trace of sessions or one of requests; transformer: that of the file to be written."""
+def _traffic(flags: Flags) -> Traffic | None:
+    """What engines' metrics tell; None where the file is no answer of Prometheus."""
     from search_spaces.prometheus import read_traffic
     from search_spaces.trace_reader import first_bytes, is_range_query
+
+    is_metrics = flags.trace_format == "auto" and is_range_query(first_bytes(flags.trace))
+    return read_traffic(flags.trace) if is_metrics else None
+
+
+def _served_model(traffic: Traffic | None) -> str:
+    """The only name under which the engines serve, where the catalog has it; else empty."""
+    from search_spaces.models import known_names
+
+    names = () if traffic is None else traffic.models
+    return names[0] if len(names) == 1 and names[0] in known_names() else ""
+
+
+def _reading_of(console: Console, flags: Flags, transformer: Transformer | None, traffic: Traffic | None) -> Reading:
+    """The metrics, else a trace of sessions or of requests; transformer: that of the file to be written."""
     from search_spaces.trace_summary import is_session_trace, read_sessions
 
-    if flags.trace_format == "auto" and is_range_query(first_bytes(flags.trace)):
-        traffic = read_traffic(flags.trace)
+    if traffic is not None:
         limits = [tokens for tokens in (flags.max_tokens, transformer.max_position if transformer else None) if tokens]
         mapping = traffic.mapping(flags.buckets, flags.rate, min(limits, default=None)) if transformer else {}
         return Reading(traffic_dict(flags.trace, traffic), mapping)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +18,7 @@ import numpy as np
 
 from costmodel.errors import InputError, shown
 from costmodel.metric import METRICS, SHOWN_ALWAYS, Metric
+from costmodel.transformer import Transformer
 from costmodel.words import join_words, plural
 from optimizer.plans.plan import Plan
 from optimizer.plans.records import Outcome, Quantiles
@@ -27,7 +29,7 @@ from reports.question import slo_classes
 from reports.slos import QUANTILES, goal_label
 from reports.text import clean, duration, percent, rate, signed_percent
 from search_spaces.benchmark_results import read_results
-from search_spaces.calibration import other_deployment
+from search_spaces.calibration import FARTHEST, in_flight, other_deployment, other_model
 from search_spaces.catalog import load_catalog
 from search_spaces.files import shown_path
 from search_spaces.measured_engines import measured_model
@@ -110,12 +112,20 @@ def verdict_of(
     'undecided'
     """
     low = 1.0 - sum(1.0 - share["share_low"] for share in shares) if together is None else together
-    high = min((share["share_high"] for share in shares), default=1.0) if together is None else together
-    is_exact, by_chance = high - low < ROUNDED, chance(goal, requests)
-    margin = by_chance if is_exact or by_chance > (1.0 - goal) / 2.0 else 0.0
-    if high < goal - margin or (not is_exact and high <= goal - margin):
+    counted = shares if together is None else [within("all", None, together, together)]
+    by_chance = chance(goal, requests)
+    if any(_is_missed(share, goal, by_chance) for share in counted):
         return Outcome.MISSES
+    is_exact = min((share["share_high"] for share in counted), default=1.0) - low < ROUNDED
+    margin = by_chance if is_exact or by_chance > (1.0 - goal) / 2.0 else 0.0
     return Outcome.MEETS if low >= goal + margin - ROUNDED else Outcome.UNDECIDED
+
+
+def _is_missed(share: Within, goal: float, by_chance: float) -> bool:
+    """Whether too few are within this limit; what chance explains is no miss of a share that is known."""
+    if share["share_high"] - share["share_low"] < ROUNDED:
+        return bool(share["share_high"] < goal - by_chance)
+    return bool(share["share_high"] <= goal - (by_chance if by_chance > (1.0 - goal) / 2.0 else 0.0))
 
 
 def too_few_words(goal: float, shares: Sequence[Within], together: float | None, requests: float) -> str:
@@ -130,22 +140,19 @@ def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dic
     """Predicted and measured quantiles [s] of each run in a benchmark's result file, and whether it met the SLO.
 
     slo_class: the one whose requests the run replayed, for every class of several has a run of its own.
-    The error is predicted / measured - 1. Raises InputError for a plan without latencies, and for a file whose runs
-    did not replay the plan's workload, or were of another fleet.
+    `slower` is measured / predicted - 1. Raises InputError for a plan without latencies, and for a file whose runs did
+    not replay the plan's workload, were of another fleet, or have times in another unit.
     """
     if plan.ttft_s is None or plan.tpot_s is None:
         raise InputError(f"the plan {shown(plan.name)} predicts no latencies (its status is {plan.status})")
     runs = [record for record in read_results([file]) if isinstance(record, MeasuredRun)]
     if not runs:
         raise InputError(f"{shown_path(file)} has no run of a load generator")
-    try:
-        model = measured_model(plan.model)
-    except InputError:  # described by a file of the user's, so that no name tells
-        model = None
+    model = _planned_model(plan)
     for run in runs:
-        other = "" if model is None else other_deployment(run, model, [*plan.gpus], load_catalog())
-        if other:
-            raise InputError(f"{run.where}: {other}, so it did not measure the plan's fleet")
+        _refuse_other_fleet(
+            run.where, "" if model is None else other_deployment(run, model, [*plan.gpus], load_catalog())
+        )
     slo = goal_of(plan, slo_class)
     demand = demand_of(plan, slo_class)
     prediction = next(((row.ttft_s, row.tpot_s) for row in plan.classes if row.name == slo_class), None)
@@ -162,6 +169,36 @@ def comparison_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dic
     }
 
 
+def _planned_model(plan: Plan) -> Transformer | None:
+    """The plan's model; None where a file of the user's describes it, so that no name tells."""
+    with suppress(InputError):
+        return measured_model(plan.model)
+    return None
+
+
+def _refuse_other_fleet(where: str, reason: str) -> None:
+    if reason:
+        raise InputError(f"{where}: {reason}, so it did not measure the plan's fleet")
+
+
+def other_lengths(isl: float | None, osl: float | None, demand: PlannedWorkload) -> str:
+    """By which mean lengths [token] requests are not those of the plan; empty where they are, or are not known."""
+    for name, tokens, by_plan in (("prompts", isl, demand.mean_isl), ("answers", osl, demand.mean_osl)):
+        if tokens is not None and abs(tokens / by_plan - 1.0) > OTHER_WORKLOAD:
+            return f"its {name} have {tokens:,.0f} tokens on average, and the plan's {by_plan:,.0f}"
+    return ""
+
+
+def is_lighter(load: float | None, plan_rate: float) -> bool:
+    """Whether traffic [1/s] is too light to show that the SLO is met at the planned rate."""
+    return load is not None and load < (1.0 - OTHER_RATE) * plan_rate
+
+
+def is_heavier(load: float | None, plan_rate: float) -> bool:
+    """Whether traffic [1/s] is too heavy to show that the SLO is missed at the planned rate."""
+    return load is not None and load > (1.0 + OTHER_RATE) * plan_rate
+
+
 def goal_of(plan: Plan, slo_class: str | None) -> Slo:
     """Limits and goal of the class that was measured; InputError where it must be said which of several it is."""
     if slo_class is None and told_apart(plan):
@@ -172,20 +209,18 @@ def goal_of(plan: Plan, slo_class: str | None) -> Slo:
 
 
 def _run(predictions: Mapping[str, Quantiles], demand: PlannedWorkload, slo: Slo, run: MeasuredRun) -> dict[str, Any]:
-    for name, tokens, by_plan in (("prompts", run.isl, demand.mean_isl), ("answers", run.osl, demand.mean_osl)):
-        if abs(tokens / by_plan - 1.0) > OTHER_WORKLOAD:
-            raise InputError(
-                f"{run.where}: its {name} have {tokens:,.0f} tokens on average, and the plan's {by_plan:,.0f}, so it "
-                "did not replay the plan's workload"
-            )
+    difference = other_lengths(run.isl, run.osl, demand)
+    if difference:
+        raise InputError(f"{run.where}: {difference}, so it did not replay the plan's workload")
     measured = {"TTFT": run.ttft, "TPOT": run.tpot} | ({} if run.e2e.p50 is None else {"e2e": run.e2e})
-    rows = (
+    rows = [
         (f"{metric} {name}", getattr(predictions[metric], name), getattr(by_run, name))
         for metric, by_run in measured.items()
         if metric in predictions
         for name in QUANTILES
         if name != "p95" or (goal_label(slo.attainment) == "p95" and by_run.p95 is not None)
-    )
+    ]
+    _refuse_other_unit(run.where, [(by_plan, by_run) for _, by_plan, by_run in rows if by_run])
     return {
         "where": run.where,
         "tool": run.source,
@@ -196,12 +231,22 @@ def _run(predictions: Mapping[str, Quantiles], demand: PlannedWorkload, slo: Slo
                 "name": name,
                 "predicted_s": by_plan,
                 "measured_s": by_run,
-                "error": by_plan / by_run - 1.0 if by_run else None,
+                "slower": by_run / by_plan - 1.0 if by_run else None,
             }
             for name, by_plan, by_run in rows
         ],
         **_run_verdict(demand.request_rate, slo, run),
     }
+
+
+def _refuse_other_unit(where: str, latencies: Sequence[tuple[float, float]]) -> None:
+    """Refuse a run that is faster than any fleet of the plan's GPUs, by its latencies as planned and measured [s]."""
+    if latencies and float(np.median([by_plan / by_run for by_plan, by_run in latencies])) > FARTHEST:
+        by_plan, by_run = latencies[0]
+        raise InputError(
+            f"{where}: most latencies are over {FARTHEST:g} times shorter than planned, such as {duration(by_run)} in "
+            f"place of {duration(by_plan)}; check their unit (milliseconds, seconds)"
+        )
 
 
 def _run_verdict(plan_rate: float, slo: Slo, run: MeasuredRun) -> dict[str, Any]:
@@ -222,8 +267,9 @@ def _run_verdict(plan_rate: float, slo: Slo, run: MeasuredRun) -> dict[str, Any]
     together = run.attainment if len(matches) == len(limits) and all(matches) and not _others(slo) else None
     requests, load = run.prompts or run.completed or math.inf, run.request_throughput or plan_rate
     verdict = verdict_of(slo.attainment, shares, together, requests)
-    light, heavy = load < (1.0 - OTHER_RATE) * plan_rate, load > (1.0 + OTHER_RATE) * plan_rate
-    if (verdict is Outcome.MEETS and (light or _others(slo))) or (verdict is Outcome.MISSES and heavy):
+    light, heavy, (_, is_closed_loop) = is_lighter(load, plan_rate), is_heavier(load, plan_rate), in_flight(run)
+    is_replay = not (heavy or is_closed_loop)
+    if (verdict is Outcome.MEETS and (light or _others(slo))) or not is_replay:
         verdict = Outcome.UNDECIDED
     following = {
         Outcome.MEETS: "Send it traffic; `pdplan validate --prometheus` then checks it by its metrics.",
@@ -231,7 +277,12 @@ def _run_verdict(plan_rate: float, slo: Slo, run: MeasuredRun) -> dict[str, Any]
         "plan again with its file as `catalog:`.",
         Outcome.UNDECIDED: "Replay with AIPerf and `--goodput`, which counts the requests within all limits.",
     }[verdict]
-    if verdict is Outcome.MISSES and answer_share < slo.attainment:
+    if is_closed_loop:
+        following = (
+            f"It kept {run.concurrency:g} requests in flight, and the plan is for {rate(plan_rate)} whatever is in "
+            "flight: replay the requests at their own times."
+        )
+    elif verdict is not Outcome.MEETS and answer_share < min(slo.attainment + chance(slo.attainment, requests), 1.0):
         following = "Read the logs of the router and the replicas: no plan foresees requests that fail."
     elif verdict is Outcome.UNDECIDED and (light or heavy):
         following = (
@@ -256,7 +307,7 @@ def _verdict_dict(
         Outcome.UNDECIDED: "This does not tell whether the fleet meets the plan's SLO",
     }[verdict]
     if verdict is Outcome.MISSES:
-        missed = [share for share in shares if share["share_high"] <= slo.attainment]
+        missed = [share for share in shares if _is_missed(share, slo.attainment, 0.0)]
         opening = f"{opening} by {join_words([share['name'] for share in missed or shares])}"
         reason = join_words([within_words(share) for share in missed]) or reason
     if together is not None:
@@ -274,10 +325,10 @@ def _verdict_dict(
 def comparison_document(value: dict[str, Any]) -> Document:
     """The answer, of a `comparison_dict`: a table for each run, and last whether the SLO is met."""
     plan_rate, runs = rate(value["planned_requests_per_second"]), value["runs"]
-    columns = ("latency", "#plan", "#measured", "#error")
+    columns = ("latency", "#plan", "#measured", "#slower by")
     rows = [
         [
-            (item["name"], duration(item["predicted_s"]), duration(item["measured_s"]), signed_percent(item["error"]))
+            (item["name"], duration(item["predicted_s"]), duration(item["measured_s"]), signed_percent(item["slower"]))
             for item in run["latencies"]
         ]
         for run in runs
@@ -300,7 +351,9 @@ def comparison_document(value: dict[str, Any]) -> Document:
 
 def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str, Any]:
     """Whether real traffic met the plan's SLO, of a Prometheus range query: by how much, and when it did not."""
-    slo, scrape = goal_of(plan, slo_class), read_scrape(file)
+    slo, scrape, model = goal_of(plan, slo_class), read_scrape(file), _planned_model(plan)
+    for name in scrape.label_values("model_name"):
+        _refuse_other_fleet(scrape.file, other_model(name, model) if model else "")
     histograms, notes = _limited(slo, scrape)
     notes += [MIXED] * told_apart(plan)
     notes += [APART] * any(pool.role == "prefill" for pool in plan.pools)
@@ -317,24 +370,42 @@ def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str
     request_histogram = next(filter(None, of_requests), next(iter(histograms.values()))[1])
     verdict = verdict_of(slo.attainment, shares, requests=request_histogram.total)
     too_few = too_few_words(slo.attainment, shares, None, request_histogram.total)
-    if verdict is Outcome.MEETS and (_others(slo) or APART in notes):
-        verdict = Outcome.UNDECIDED
-    seconds = float(request_histogram.time[-1] - request_histogram.time[0]) + _step(request_histogram)
-    plan_rate = demand_of(plan, slo_class).request_rate
+    demand, busiest = demand_of(plan, slo_class), request_histogram.busiest
+    seconds = float(request_histogram.time[-1] - request_histogram.time[0]) + request_histogram.step
     load = request_histogram.total / seconds if seconds > 0.0 else None
+    prompts, answers = scrape.histogram(EngineSeries.ISL), scrape.histogram(EngineSeries.OSL)
+    difference = other_lengths(prompts.mean if prompts else None, answers.mean if answers else None, demand)
+    if difference:
+        difference += ". Plan again for it (`pdplan workload FILE`)"
+    elif verdict is not Outcome.MISSES and is_lighter(busiest, demand.request_rate):
+        difference = (
+            f"the busiest tenth of the time had {rate(busiest)}, and the plan is for {rate(demand.request_rate)}"
+        )
+        difference += _absent_replicas(plan, scrape)
+    if verdict is Outcome.MEETS and (_others(slo) or APART in notes or difference):
+        verdict = Outcome.UNDECIDED
     return {
         "schema": "pdplan.watch/1",
         "plan": plan.name,
         "slo_class": slo_class,
-        "start": _moment(float(request_histogram.time[0]) - _step(request_histogram)),
+        "start": _moment(float(request_histogram.time[0]) - request_histogram.step),
         "end": _moment(float(request_histogram.time[-1])),
         "requests": round(request_histogram.total),
         "requests_per_second": load,
-        "planned_requests_per_second": plan_rate,
+        "planned_requests_per_second": demand.request_rate,
         "misses": misses,
         "notes": notes,
-        **_verdict_dict(verdict, slo, shares, None, too_few or _watch_next(verdict, load, plan_rate, misses)),
+        **_verdict_dict(
+            verdict, slo, shares, None, too_few or _watch_next(verdict, load, demand.request_rate, difference, misses)
+        ),
     }
+
+
+def _absent_replicas(plan: Plan, scrape: Scrape) -> str:
+    """How many replicas that generate tokens the file lacks; empty where it has as many as the plan."""
+    planned = sum(pool.replicas for pool in plan.pools if pool.role != "prefill")
+    seen = len(scrape.label_values("instance"))
+    return f". The file has {seen} of the plan's {planned} replicas: query all" if 0 < seen < planned else ""
 
 
 def _others(slo: Slo) -> list[Metric]:
@@ -359,11 +430,15 @@ def _limited(slo: Slo, scrape: Scrape) -> tuple[dict[EngineSeries, tuple[float, 
     return histograms, notes
 
 
-def _watch_next(verdict: Outcome, load: float | None, plan_rate: float, misses: Sequence[dict[str, Any]]) -> str:
-    if load is not None and load > plan_rate * (1.0 + OTHER_RATE):
+def _watch_next(
+    verdict: Outcome, load: float | None, plan_rate: float, difference: str, misses: Sequence[dict[str, Any]]
+) -> str:
+    if is_heavier(load, plan_rate):
         return (
             f"Traffic is {rate(load)}, the plan is for {rate(plan_rate)}: plan again for it (`pdplan workload FILE`)."
         )
+    if difference:
+        return f"It is other traffic than planned: {difference}."
     if verdict is Outcome.MISSES:
         return (
             "Traffic is no more than planned: replay the workload (`benchmark/run.sh`) to see which predictions "
@@ -378,17 +453,12 @@ def _watch_next(verdict: Outcome, load: float | None, plan_rate: float, misses: 
     return worst or "There is nothing to do."
 
 
-def _step(histogram: Histogram) -> float:
-    """Seconds between two samples."""
-    return float(np.median(np.diff(histogram.time))) if histogram.time.size > 1 else 0.0
-
-
 def _misses(series: EngineSeries, limit: float, histogram: Histogram, slo: Slo) -> Iterator[dict[str, Any]]:
     """Stretches of steps in each of which fewer requests were within the limit than must, whatever its bucket."""
     high, counts = histogram.shares_within(limit)[1], histogram.counts.sum(axis=1)
     is_miss = (high < slo.attainment) & (counts > 0.0)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_miss, [False]])))
-    step = _step(histogram)
+    step = histogram.step
     for first, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         requests = float(counts[first:end].sum())
         if requests < LEAST_SEEN:

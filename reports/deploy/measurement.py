@@ -382,6 +382,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         rows=setting_rows(deployment),
         source=Raw(source),
         checks=_checks(deployment, source, other=router_plan is not plan),
+        calibrate=calibrate_line(plan.model, deployment),
         other_router=router_plan is not plan,
         runs=[
             list(map(Raw, (f"{job}{slo.ending}", f"{FOLDER}/workload{slo.ending}.jsonl", job_result(slo))))
@@ -406,6 +407,27 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
             exchanges=any(deployment.exchange(pool) for pool in deployment.pools),
         ),
     )
+
+
+def calibrate_line(model: str, deployment: Deployment) -> Raw:
+    """The command that fits the predictions to the sweep: of all replicas together, of several pools of one replica."""
+    pool = deployment.token_pools[0]
+    config, split = pool.config, pool.config.parallelism
+    layout = {"tp": split.tensor, "pp": split.pipeline, "ep": split.expert, "dp": split.data}
+    layout["replicas"] = pool.replicas if len(deployment.pools) == 1 else 1
+    flags = {
+        "model": model,
+        "gpu": pool.accelerator,
+        **{name: degree for name, degree in layout.items() if degree > 1},
+        "engine": deployment.engine,
+        "weight-dtype": config.weight_dtype,
+        "kv-dtype": config.kv_dtype,
+        "memory-fraction": f"{config.memory_fraction:g}",
+        "max-num-seqs": config.max_num_seqs,
+    }
+    words = " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in flags.items())
+    results = f"{FOLDER}/sweep/*/{fact('benchmark', 'result')}"
+    return Raw(clean(f"pdplan calibrate {results} {words} -o measured.yaml", LONGEST_COMMAND))
 
 
 def job_result(slo: LabelledSlo) -> str:
