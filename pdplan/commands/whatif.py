@@ -236,9 +236,10 @@ def frontier(console: Console, problem: Problem, /, *, file: Path, over: str, be
       pdplan frontier workload.yaml --over budget --between 20:80 --json
 
     Finds the cheapest fleet by formula for every value in the range; it is no dearer than that of
-    pdplan optimize --effort quick. The curve is a staircase, as replicas are whole. By formula each step
-    ends where its fleet misses the SLO, exact to 0.01 %; a step shorter than 1 % may be left out. With several SLO classes, all their
-    limits are scaled together. Over the budget, it shows the most demand that each budget serves.
+    pdplan optimize --effort quick. The curve is a staircase, as replicas are whole. By formula each
+    step ends where its fleet misses the SLO, exact to 0.01 %; a step shorter than 1 % may be left out.
+    With several SLO classes, all their limits are scaled together. Over the budget, it shows the most
+    demand that each budget serves.
 
     Up to --verify steps are simulated where they end, the easiest first. Where a fleet misses there, its
     step is cut back to where it meets the SLO in simulation, to 1 %, and the next fleet takes over. At
