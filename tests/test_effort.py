@@ -13,14 +13,16 @@ from optimizer.loads import effort as deadlines
 from optimizer.loads.effort import Brake, Level
 from optimizer.plans.plan import Plan, parse_plan
 from optimizer.plans.records import SafeStatus
+from optimizer.recommend.changed_problem import Solution, safe_sentence
 from optimizer.recommend.optimize import OUT_OF_TIME, UNPROVEN, optimize
 from pdplan.api import numbered
 from reports.fleets import distinct_alternatives
 from search_spaces.loader import problem_of
 from search_spaces.problem import Problem
-from tests.optimizer_cases import problem
+from tests.optimizer_cases import instance_of, problem
 from tests.report_cases import text_of
 from tests.running import QUICK, TINY, demand, pdplan, tiny, within
+from tests.small_fleets import alone
 
 
 class HurriedClock:
@@ -122,6 +124,14 @@ def test_a_plan_that_misses_when_gpus_are_slow_names_the_fleet_that_survives(sho
     rows = enumerate(distinct_alternatives(plan), 1)
     number = next(number for number, row in rows if "for slow GPUs" in row.label)
     assert f"Risk: {safe.sentence.removesuffix('.')}: fleet {number}." in text
+
+
+def test_a_fleet_that_survives_at_the_same_price_is_preferred_until_gpus_are_measured() -> None:
+    instance = instance_of(problem())
+    fleet = alone(instance, 1)
+    said = safe_sentence(Solution(instance, fleet, None), Solution(instance, fleet.resized([1]), None))
+    why = "It was chosen for GPUs as fast as expected. Until yours are measured, prefer the alternative for slow GPUs"
+    assert said == f"{SLOW} misses the SLO. {why}, which survives at the same price, by formula."
 
 
 def test_that_fleet_is_an_alternative_with_its_simulated_figures_at_expected_speeds(

@@ -480,7 +480,10 @@ def safe_sentence(own: Solution, survivor: Solution | None) -> str:
         return f"{miss_sentence} No fleet was found that survives{basis}."
     more = survivor.cost / own.cost - 1.0
     if abs(more) <= ROUNDING:
-        return f"{miss_sentence} The alternative for slow GPUs survives at the same price{basis}."
+        return (
+            f"{miss_sentence} It was chosen for GPUs as fast as expected. Until yours are measured, prefer the "
+            f"alternative for slow GPUs, which survives at the same price{basis}."
+        )
     change = f"{'+' if more > 0.0 else ''}{percentage(more, 1)}"
     return f"{miss_sentence} A fleet that survives costs {dollars(survivor.cost)}/h ({change}){basis}."
 
