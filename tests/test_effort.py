@@ -18,8 +18,8 @@ from optimizer.recommend.optimize import OUT_OF_TIME, UNPROVEN, optimize
 from pdplan.api import numbered
 from reports.fleets import distinct_alternatives
 from search_spaces.loader import problem_of
-from search_spaces.problem import Problem
-from tests.optimizer_cases import instance_of, problem
+from search_spaces.problem import Billing, Problem
+from tests.optimizer_cases import instance_of, offer, problem
 from tests.report_cases import text_of
 from tests.running import QUICK, TINY, demand, pdplan, tiny, within
 from tests.small_fleets import alone
@@ -126,12 +126,18 @@ def test_a_plan_that_misses_when_gpus_are_slow_names_the_fleet_that_survives(sho
     assert f"Risk: {safe.sentence.removesuffix('.')}: fleet {number}." in text
 
 
-def test_a_fleet_that_survives_at_the_same_price_is_preferred_until_gpus_are_measured() -> None:
-    instance = instance_of(problem())
-    fleet = alone(instance, 1)
-    said = safe_sentence(Solution(instance, fleet, None), Solution(instance, fleet.resized([1]), None))
-    why = "It was chosen for GPUs as fast as expected. Until yours are measured, prefer the alternative for slow GPUs"
-    assert said == f"{SLOW} misses the SLO. {why}, which survives at the same price, by formula."
+@pytest.mark.parametrize(
+    ("replicas", "reason"),
+    [
+        (4, "Until your GPUs are measured, prefer the"),
+        (1, "It keeps up with one replica fewer, unlike the"),
+    ],
+)
+def test_it_is_said_why_a_fleet_that_survives_at_the_same_price_is_not_the_plan(replicas: int, reason: str) -> None:
+    instance = instance_of(problem(offers=(offer(billing=Billing.NODE),)))
+    own, survivor = (Solution(instance, alone(instance, count)) for count in (3, replicas))
+    alternative = "alternative for slow GPUs, which survives at the same price, by formula."
+    assert safe_sentence(instance, own, survivor) == f"{SLOW} misses the SLO. {reason} {alternative}"
 
 
 def test_that_fleet_is_an_alternative_with_its_simulated_figures_at_expected_speeds(
