@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.problems import PROBLEMS, by_formula  # noqa: E402 -- run as a script, the repository is found first
-from optimizer.verification.simulated_plan import goodput  # noqa: E402
+from optimizer.plans.records import TOLERANCE  # noqa: E402
+from optimizer.verification.bench import Slice  # noqa: E402
+from optimizer.verification.simulated_plan import seeded_trials  # noqa: E402
 
 
 def main() -> None:
@@ -28,7 +30,8 @@ def main() -> None:
     arguments = parser.parse_args()
     instance, fleet = by_formula(PROBLEMS["chat"])
     for requests in arguments.requests:
-        rates = [goodput(instance, fleet, requests=requests, seed=seed).rate for seed in range(arguments.seeds)]
+        wholes = (Slice.whole(instance, fleet, requests, seed) for seed in range(arguments.seeds))
+        rates = [seeded_trials(whole).goodput(TOLERANCE).rate for whole in wholes]
         spread = np.std(rates, ddof=1) / np.mean(rates)
         print(f"{requests:,} requests: {np.mean(rates):.2f} req/s, standard deviation {spread:.1%}", flush=True)
 

@@ -23,8 +23,10 @@ def rows_of(path: Path, requests: int, overrides: dict[str, str]):
     from optimizer.fleets.build_plan import fleet_of_plan, planned_volume
     from optimizer.fleets.evaluate import evaluate, goodput_volume
     from optimizer.loads.effort import Level
+    from optimizer.plans.records import TOLERANCE
     from optimizer.recommend.optimize import optimize
-    from optimizer.verification.simulated_plan import goodput, judge
+    from optimizer.verification.bench import Slice
+    from optimizer.verification.simulated_plan import judge, seeded_trials
     from reports.fleets import fleet_words
     from search_spaces.loader import load_problem
 
@@ -35,7 +37,7 @@ def rows_of(path: Path, requests: int, overrides: dict[str, str]):
     start = time.process_time()
     found = judge(instance, fleet, requests=requests, volume=volume)
     spent = time.process_time() - start
-    most = goodput(instance, fleet, requests=GOODPUT_REQUESTS)
+    most = seeded_trials(Slice.whole(instance, fleet, GOODPUT_REQUESTS, 0)).goodput(TOLERANCE)
     analytic = plan.demand_rps * goodput_volume(instance, fleet)
     engines = ", ".join(f"{pool.replicas}x {pool.accelerator} {pool.role}" for pool in plan.pools)
     print(f"\n{plan.name}: {fleet_words(plan)} ({engines}), {requests:,} requests in {spent:.1f} CPU-s")

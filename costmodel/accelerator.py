@@ -99,19 +99,12 @@ class Price:
         return f"The price of {name} ({listed(self.usd_per_hour)}) is {origin_words}."
 
 
-KERNEL_CLASSES = (
-    "gemm",
-    "attention_prefill",
-    "attention_decode",
-    "latent_prefill",
-    "latent_decode",
-    "moe",
-    "all_reduce",
-    "all_reduce_large",
-    "all_to_all",
-)
-"""Classes with an efficiency of their own; for the collectives `memory` is the share of the link's bandwidth.
-all_reduce is the algorithm of one stage, all_reduce_large that of two; the quicker one runs."""
+ATTENTION_CLASSES = ("attention_prefill", "attention_decode", "latent_prefill", "latent_decode")
+COLLECTIVES = ("all_reduce", "all_reduce_large", "all_to_all")
+"""Of these `memory` is the share of the link's bandwidth, on which HBM and FLOP/s say nothing. all_reduce is the
+algorithm of one stage, all_reduce_large that of two; the quicker one runs."""
+KERNEL_CLASSES = ("gemm", *ATTENTION_CLASSES, "moe", *COLLECTIVES)
+"""Classes with an efficiency of their own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from .accelerator import Accelerator, KernelEfficiency
+from .accelerator import COLLECTIVES, Accelerator, KernelEfficiency
 from .arrays import FloatArray
 from .attention import Part
 from .engine import NO_OVERHEAD, EngineConfig, ServingPolicy
@@ -149,12 +149,7 @@ def free_parameters(observations: Sequence[Observation]) -> tuple[str, ...]:
     decodes = _points(observations, Quantity.TPOT, Quantity.DECODE_STEP)
     prompts = _points(observations, Quantity.TTFT, Quantity.PREFILL_STEP)
     arrivals = _points(observations, Quantity.TTFT)
-    evidence = {
-        "memory": decodes >= 1,
-        "compute": prompts >= 1,
-        "host": decodes >= 2,
-        "arrival": arrivals >= 2,
-    }
+    evidence = {"memory": decodes >= 1, "compute": prompts >= 1, "host": decodes >= 2, "arrival": arrivals >= 2}
     return tuple(name for name, is_shown in evidence.items() if is_shown)
 
 
@@ -292,8 +287,6 @@ def _explore(
     return point, value
 
 
-COLLECTIVES = frozenset({"all_reduce", "all_reduce_large", "all_to_all"})
-"""Their `memory` is a share of a link, on which HBM and FLOP/s say nothing."""
 CARRIERS = frozenset({"gemm", "moe"})
 """Kernels that read the weights and do most of the arithmetic."""
 MOST_EFFICIENCY = 1.05
@@ -380,7 +373,7 @@ def least_tpot(model: Transformer, config: EngineConfig, running: float, context
     slack above. Every pipeline stage holds its share of the requests.
     """
     batch = max(running / config.parallelism.pipeline, min(running, 1.0))
-    return _floors(model, config, StepLoad.decode(batch, context))[1]
+    return floors(model, config, StepLoad.decode(batch, context))[1]
 
 
 def least_ttft(model: Transformer, config: EngineConfig, isl: float) -> float:
@@ -388,12 +381,7 @@ def least_ttft(model: Transformer, config: EngineConfig, isl: float) -> float:
 
     An engine takes in no more than one on each of its data ranks in that time.
     """
-    return _floors(model, config, StepLoad.prefill(isl))[0] / config.parallelism.pipeline
-
-
-def least_step(model: Transformer, config: EngineConfig, load: StepLoad) -> float:
-    """Least time of any step of a single engine [s]: the longer of FLOP / peak and bytes / bandwidth."""
-    return max(_floors(model, config, load))
+    return floors(model, config, StepLoad.prefill(isl))[0] / config.parallelism.pipeline
 
 
 def slack(model: Transformer) -> float:
@@ -401,7 +389,7 @@ def slack(model: Transformer) -> float:
     return EXPERTS_SLACK if model.is_moe else DENSE_SLACK
 
 
-def _floors(model: Transformer, config: EngineConfig, load: StepLoad) -> tuple[float, float]:
+def floors(model: Transformer, config: EngineConfig, load: StepLoad) -> tuple[float, float]:
     """FLOP / peak and bytes / bandwidth of what a step of a single engine surely must do [s]."""
     step = step_time_one(model, config, NO_OVERHEAD, load)
     seconds = step.flop[0, 0] / vendor_peak(config), step.traffic[0, 0] / config.accelerator.bandwidth

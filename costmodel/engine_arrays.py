@@ -13,7 +13,7 @@ import numpy as np
 
 from costmodel.queues.waits import largest_of
 
-from .accelerator import Accelerator, InEngine, KernelEfficiency
+from .accelerator import ATTENTION_CLASSES, COLLECTIVES, Accelerator, InEngine, KernelEfficiency
 from .arrays import FloatArray
 from .attention import Part
 from .engine import EngineConfig, EngineOverhead, Role, draft_layer
@@ -207,10 +207,8 @@ def engine_arrays(
         gemm={component: _matrix_rates(model, configs, component, "gemm", conditions) for component in Part},
         experts=_matrix_rates(model, configs, Part.EXPERTS, "moe", conditions),
         attention={name: _attention_rates(configs, name, conditions) for name in ATTENTION_CLASSES},
-        all_reduce=_link_rates(configs, "all_reduce"),
-        all_reduce_large=_link_rates(configs, "all_reduce_large"),
-        all_to_all=_link_rates(configs, "all_to_all"),
         send=_link_rates(configs, None),
+        **{name: _link_rates(configs, name) for name in COLLECTIVES},
         weight_bytes={
             component: _column([model.bytes_per_element(component, config.weight_dtype) for config in configs])
             for component in Part
@@ -243,9 +241,6 @@ def _slower(model: Transformer, config: EngineConfig) -> float:
     inside = config.accelerator.in_engine
     worker = inside.prefill_worker if config.role is Role.PREFILL else 1.0
     return inside.expert_step * worker if model.is_moe else 1.0
-
-
-ATTENTION_CLASSES = ("attention_prefill", "attention_decode", "latent_prefill", "latent_decode")
 
 
 def vendor_peak(config: EngineConfig) -> float:

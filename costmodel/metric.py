@@ -43,15 +43,14 @@ class Scope(StrEnum):
 class MetricRow:
     """One metric in the table.
 
-    scope: what it measures; label: its name in tables; words: what it is, for the schema of the workload file; most:
-    greatest limit [s]; plain: the greatest limit that may be written without a unit [s], as a larger number reads as
-    milliseconds just as well; span: a usual range of limits; rounding: by how much more than its limit still keeps it
-    [1]; per_token: whether it is the time of the whole request over OSL.
+    scope: what it measures; label: its name in tables; most: greatest limit [s]; plain: the greatest limit that may be
+    written without a unit [s], as a larger number reads as milliseconds just as well; span: a usual range of limits;
+    rounding: by how much more than its limit still keeps it [1]; per_token: whether it is the time of the whole request
+    over OSL.
     """
 
     scope: Scope
     label: str
-    words: str
     most: float
     plain: float
     span: str
@@ -61,48 +60,12 @@ class MetricRow:
 
 METRICS: Final[Mapping[Metric, MetricRow]] = MappingProxyType(
     {
-        Metric.TTFT: MetricRow(
-            scope=Scope.FIRST,
-            label="TTFT",
-            words="Limit of the time to first token [s].",
-            most=DAY,
-            plain=10.0,
-            span="300ms:2s",
-        ),
-        Metric.TPOT: MetricRow(
-            scope=Scope.LATER,
-            label="TPOT",
-            words="Limit of the time per output token, (end - first token) / (OSL - 1) [s].",
-            most=SECONDS_PER_HOUR,
-            plain=1.0,
-            span="20ms:80ms",
-            rounding=1e-9,
-        ),
-        Metric.E2E: MetricRow(
-            scope=Scope.WHOLE,
-            label="e2e",
-            words="Limit of the time from arrival to the last token [s]; with it, ttft and tpot may be left out.",
-            most=7.0 * DAY,
-            plain=600.0,
-            span="5s:30s",
-        ),
-        Metric.ITL_P99: MetricRow(
-            scope=Scope.LATER,
-            label="ITL p99",
-            words="Limit that 99 % of a request's own gaps between two tokens must keep [s]; none unless stated.",
-            most=SECONDS_PER_HOUR,
-            plain=1.0,
-            span="50ms:200ms",
-            rounding=1e-9,
-        ),
+        Metric.TTFT: MetricRow(Scope.FIRST, "TTFT", DAY, 10.0, "300ms:2s"),
+        Metric.TPOT: MetricRow(Scope.LATER, "TPOT", SECONDS_PER_HOUR, 1.0, "20ms:80ms", rounding=1e-9),
+        Metric.E2E: MetricRow(Scope.WHOLE, "e2e", 7.0 * DAY, 600.0, "5s:30s"),
+        Metric.ITL_P99: MetricRow(Scope.LATER, "ITL p99", SECONDS_PER_HOUR, 1.0, "50ms:200ms", rounding=1e-9),
         Metric.NORMALIZED_LATENCY: MetricRow(
-            scope=Scope.WHOLE,
-            label="normalized latency",
-            words="Limit of e2e over OSL, as Orca and vLLM report it [s]; with it, ttft and tpot may be left out.",
-            most=SECONDS_PER_HOUR,
-            plain=1.0,
-            span="30ms:200ms",
-            per_token=True,
+            Scope.WHOLE, "normalized latency", SECONDS_PER_HOUR, 1.0, "30ms:200ms", per_token=True
         ),
     }
 )

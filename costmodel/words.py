@@ -54,6 +54,17 @@ def dollars(value: float) -> str:
     return f"-${text}" if value < 0 else f"${text}"
 
 
+def whole_dollars(value: float) -> str:
+    """Write dollars of a month, without cents, which would be unlike the thousands beside them; below $10 with them.
+
+    >>> whole_dollars(726.35), whole_dollars(1234.5), whole_dollars(0.5)
+    ('$726', '$1,235', '$0.50')
+    """
+    if not 10.0 <= value < 1000.0:  # above, `dollars` leaves cents out
+        return dollars(value)
+    return f"${Decimal(f'{value:.12g}').quantize(Decimal(1), ROUND_HALF_UP)}"
+
+
 def listed(usd_per_hour: float) -> str:
     """Write the listed price of one GPU whole, up to four decimals, so that so many of them are a fleet's price.
 

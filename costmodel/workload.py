@@ -209,18 +209,13 @@ def _features(isl: FloatArray, osl: FloatArray, weight: FloatArray) -> FloatArra
     """Return what the cuts keep together, shape (cells, 4): lengths over their rms, ranks over their deviation."""
     columns = [values / math.sqrt(_total(weight * values**2)) for values in (isl, osl)]
     for values in (isl, osl):
-        rank = _ranks(values, weight)
+        distinct, place = np.unique(values, return_inverse=True)
+        mass = np.bincount(place, weights=weight, minlength=distinct.size)
+        rank = (np.cumsum(mass) - mass / 2)[place]  # share below each value, those at the value itself counted half
         rank -= _total(weight * rank)
         deviation = math.sqrt(_total(weight * rank**2))
         columns.append(rank * math.sqrt(RANK_WEIGHT) / deviation if deviation > 1e-12 else np.zeros_like(rank))
     return np.column_stack(columns)
-
-
-def _ranks(values: FloatArray, weight: FloatArray) -> FloatArray:
-    """Return the share of requests [1] below each value, those at the value itself counted half."""
-    distinct, place = np.unique(values, return_inverse=True)
-    mass = np.bincount(place, weights=weight, minlength=distinct.size)
-    return np.asarray((np.cumsum(mass) - mass / 2)[place], dtype=np.float64)
 
 
 def _tail_groups(axes: FloatArray, weight: FloatArray) -> list[IndexArray]:

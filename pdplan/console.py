@@ -104,14 +104,14 @@ class Console:
         """
         for form in FORMS:
             if form in self.files:
-                self.write(self.files[form][1], self._written(form, document, record, rows, name))
+                self.write(self.files[form][1], self._contents(form, document, record, rows, name))
         if self.screen == "text":
             self.show(record if self.json_only else document)
         elif self.screen:
-            self.show(self._written(self.screen, document, record, rows, name))
+            self.show(self._contents(self.screen, document, record, rows, name))
         return ExitCode.DONE if document.positive else ExitCode.INFEASIBLE
 
-    def _written(self, form: str, document: Document, record: object, rows: Any, name: str) -> str | bytes:
+    def _contents(self, form: str, document: Document, record: object, rows: Any, name: str) -> str | bytes:
         """An answer in one of the forms."""
         if form in {"text", "json"}:
             return json_text(record) if form == "json" else self.render(document, color=False)
@@ -134,7 +134,7 @@ class Console:
         paths = {self.files[form][0]: self.files[form][1] for form in FORMS if form in self.files}
         paths |= {flag: path for flag, path in outputs.items() if path is not None}
         for path in paths.values():
-            check_target(path, force=True)
+            check_target(path)
         check_distinct(paths, {flag: path for flag, path in inputs.items() if path is not None})
         for path in paths.values():
             check_free(path, force=self.force)
@@ -157,7 +157,8 @@ class Console:
 
         hint: what to do with the file, None: the caller says that it is written.
         """
-        check_target(path, force=self.force)  # the place may have been taken meanwhile
+        check_free(path, force=self.force)  # the place may have been taken meanwhile
+        check_target(path)
         write_whole({path: text})
         if hint is not None:
             self.note(f"wrote {path}{hint}")

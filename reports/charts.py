@@ -122,6 +122,7 @@ def place_label(x: float, y: float, text: str, boxes: Sequence[Box], *, plot: Bo
         (x - 8, y - 8, "end"),
         (x + 8, y + 17, "start"),
         (x - 8, y + 17, "end"),
+        (x - 4, y + 24, "start"),
     ]
     for x_at, base, anchor in candidates:
         label = Text(x_at, base, text, tone, anchor)
@@ -186,6 +187,17 @@ def round_ticks(low: float, high: float) -> list[float]:
     first = math.ceil(low / step * (1 - 1e-9))
     ticks = [float(f"{step * number:.6g}") for number in range(first, math.floor(high / step * (1 + 1e-9)) + 1)]
     return ticks if len(ticks) > 1 else [low, high]
+
+
+def round_ratios(low: float, high: float) -> list[float]:
+    """Return 1, 2 and 5 times the powers of ten from `low` to `high`, for an axis by logarithms.
+
+    >>> round_ratios(0.3, 4.0)
+    [0.5, 1.0, 2.0]
+    """
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [float(f"{factor}e{power}") for power in powers for factor in (1, 2, 5)]
+    return [tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
 
 
 def decade_range(values: list[float]) -> tuple[float, float]:
@@ -259,7 +271,7 @@ def headings(names: Sequence[tuple[float, str, str]], box: Box, top: float) -> l
     """Name upright lines above the plot: (position, text, tone), each on the highest of two lines where it fits."""
     marks: list[Mark] = []
     for at, name, tone in names:
-        half = text_width(name) / 2
+        half = BOLD * text_width(name) / 2
         middle = min(max(at, half), box.right - half)
         for base in (top, top + 16):
             label = Text(middle, base, name, tone, "middle")
@@ -283,6 +295,8 @@ LEFT: Final = 46.0
 RIGHT: Final = WIDTH - 10
 NAME_LINES: Final = 2
 """Lines above a panel for the names of its upright lines."""
+BOLD: Final = 1.12
+"""Width of bold text over that of other text [1]."""
 POINT, BESIDE_POINT = 6.0, 12.0
 """Half the room that a point takes, and that it takes from the labels of other points."""
 
@@ -367,17 +381,21 @@ def _panel_marks(panel: Panel, top: float) -> list[Mark]:
 
 
 def _point_names(all_series: Sequence[Series], frame: Plot) -> list[Mark]:
-    """The names of points, each beside its own and away from the others."""
+    """The names of points, each beside its own and away from the others; those of lines where room is left."""
     places = [frame.at(point) for series in all_series if series.symbol for point in series.points]
     lines = [tuple(map(frame.at, series.points)) for series in all_series if series.line == "drop"]
+    roofs = [tuple(map(frame.at, series.points)) for series in all_series if series.line == "roof"]
+    shares = [number / 24 for number in range(25)]
+    slopes = [(x + at * (end - x), y + at * (top - y)) for (x, y), (end, top), *_ in roofs for at in shares]
     labels: list[Text] = []
-    for series in all_series:
+    for series in sorted(all_series, key=lambda series: not series.symbol):
         for point, name in zip(series.points, series.names, strict=False):
             if not name:
                 continue
             own = frame.at(point)
             boxes = [label.box for label in labels]
             boxes += [Box(x - 1.0, min(y, top), x + 1.0, max(y, top)) for (x, y), (_, top) in lines]
+            boxes += [Box(x - 3.0, y - 3.0, x + 3.0, y + 3.0) for x, y in slopes]
             for x, y in places:
                 room = POINT if (x, y) == own else BESIDE_POINT
                 boxes.append(Box(x - room, y - POINT, x + room, y + POINT))

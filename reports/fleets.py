@@ -189,18 +189,18 @@ ROLES: Final = ("prefill", "decode", "colocated")
 
 
 def fleet_diagram(plan: Plan) -> FleetDiagram:
-    """Lay the plan's pools out by role, and the links between them, those of most requests first."""
+    """Lay the plan's pools out by role in the order of the table of pools, and their links in the order of these."""
     served, load = served_rate(plan), plan.workload
     of = f"{'served of' if served < plan.demand_rps else 'the demand is'} {rate(plan.demand_rps)}; "
     inputs = f"{of * (plan.objective != 'min_cost')}{significant(load.mean_isl)} input tokens each"
     tokens = si(served * load.mean_osl, "tokens/s").replace(" k", "k ")
-    pools, loads = dearest_first(plan.pools), pool_loads(plan)
-    links = sorted(plan.transfers, key=lambda move: (-move.requests_per_second, move.source, move.target))
+    loads, places = pool_loads(plan), {pool.id: number for number, pool in enumerate(plan.pools)}
+    links = sorted(plan.transfers, key=lambda move: (places[move.source], places[move.target]))
     return FleetDiagram(
         **{
             role: tuple(_box(pool, loads.get(pool.id, MISSING), of_many=len(peers) > 2) for pool in peers)
             for role in ROLES
-            for peers in [[pool for pool in pools if pool.role == role]]
+            for peers in [[pool for pool in plan.pools if pool.role == role]]
         },
         links=tuple(map(_link, links)),
         entry=(rate(served), inputs),

@@ -114,8 +114,8 @@ def _number(value: object) -> float | None:
 
 def arrival_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
     """How the requests come: bursty as stated, or as they were recorded."""
-    recording, burstiness = _recording(plan.provenance.inputs), significant(plan.workload.burstiness)
-    if recording is None:
+    recording, burstiness = inputs_of(plan, "workload", "recorded"), significant(plan.workload.burstiness)
+    if not recording:
         return (("burstiness (CV of inter-arrival times; 1 is Poisson)", burstiness),)
     return (
         ("requests simulated", f"as {clean(str(recording.get('source', 'a trace')), 60)} recorded them"),
@@ -125,18 +125,13 @@ def arrival_facts(plan: Plan) -> tuple[tuple[str, str], ...]:
 
 def readable_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs of a plan with a digest in place of the packed requests."""
-    recording = _recording(inputs)
-    if recording is None:
+    workload = inputs.get("workload")
+    recording = workload.get("recorded") if isinstance(workload, Mapping) else None
+    if not isinstance(workload, Mapping) or not isinstance(recording, Mapping):
         return dict(inputs)
     digest = hashlib.sha256(str(recording.get("packed")).encode()).hexdigest()[:16]
     summary = dict(recording) | {"packed": f"SHA-256 {digest}…"}
-    return dict(inputs) | {"workload": dict(inputs["workload"]) | {"recorded": summary}}
-
-
-def _recording(inputs: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    workload = inputs.get("workload")
-    recording = workload.get("recorded") if isinstance(workload, Mapping) else None
-    return recording if isinstance(recording, Mapping) else None
+    return dict(inputs) | {"workload": dict(workload) | {"recorded": summary}}
 
 
 def arrivals(plan: Plan) -> tuple[float, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import cycle
 from typing import Any, Final
 
 from costmodel.metric import METRICS, Metric
@@ -16,7 +15,7 @@ from .document import Column, Table, table_of, without_empty
 from .text import MISSING, clean, duration, percent, percent_beside, significant
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-TONES: Final = dict(zip(METRICS, cycle(("prefill", "decode", "colocated", "other", "good")), strict=False))
+TONES: Final = dict(zip(METRICS, ("prefill", "decode", "colocated", "other", "olive", "pink"), strict=False))
 """Colors of the metrics."""
 OPTIONAL: Final = {"p50", "p99"}
 """Quantiles that a narrow table leaves out."""
@@ -165,14 +164,18 @@ def _met_columns(plan: Plan) -> list[Column]:
     return [*met, Column("share", "right", optional=True)] if len(plan.classes) > 1 else met
 
 
-def _met_cells(item: ClassResult, plan: Plan) -> tuple[str, ...]:
-    """How many requests of a class meet the SLO, its goal and, of several classes, its share of all requests."""
+def met_words(item: ClassResult, plan: Plan) -> str:
+    """How many requests of a class meet the SLO, and whether that reaches the goal."""
     outcome = Outcome.MEETS if item.attainment >= item.attainment_goal else Outcome.MISSES
     for case in plan.simulation.classes if plan.simulation else ():
         if case.name == item.name and case.outcome is Outcome.UNDECIDED:
             outcome = Outcome.UNDECIDED
-    met = f"{MARKS[outcome]} {percent_beside(item.attainment, item.attainment_goal)}"
-    return (met, percent(item.attainment_goal), percent(item.share))[: len(_met_columns(plan))]
+    return f"{MARKS[outcome]} {percent_beside(item.attainment, item.attainment_goal)}"
+
+
+def _met_cells(item: ClassResult, plan: Plan) -> tuple[str, ...]:
+    """How many requests of a class meet the SLO, its goal and, of several classes, its share of all requests."""
+    return (met_words(item, plan), percent(item.attainment_goal), percent(item.share))[: len(_met_columns(plan))]
 
 
 def slo_table(plan: Plan) -> Table:

@@ -11,6 +11,7 @@ import json
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
 
 from costmodel.words import dollars, percentage, plural
@@ -152,6 +153,17 @@ def duration(seconds: float | None) -> str:
         if size < limit:
             return f"{significant(seconds * factor)} {unit}"
     return f"{significant(seconds / 3600)} h"
+
+
+def durations(times: Sequence[float]) -> str:
+    """Write times beside each other, their unit once where all have the same.
+
+    >>> durations([0.36, 0.684]), durations([0.684, 1.49]), durations([math.nan, math.nan])
+    ('360/684 ms', '684 ms/1.49 s', '–/–')
+    """
+    texts = [duration(seconds) for seconds in times]
+    first, *others = (text.partition(" ")[2] for text in texts)
+    return "/".join(texts).replace(f" {first}/", "/") if {first} == {*others} else "/".join(texts)
 
 
 def percent(share: float | None) -> str:

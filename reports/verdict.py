@@ -51,8 +51,8 @@ def headlines(plan: Plan) -> list[str]:
     if not question.has_fleet(plan):
         return [no_fleet_headline(plan)]
     prices = f"{hourly(plan.cost_usd_per_hour)} ({monthly(plan.cost_usd_per_hour)}/month)"
-    served = rate(question.served_rate(plan))
-    per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens at {served}"
+    load = rate(question.served_rate(plan))
+    per_token = f"{money(plan.usd_per_million_output_tokens)} per million output tokens at {load}"
     service = f"{clean(plan.model, 40)} on {question.serving_words(plan)}"
     return [f"Run {fleet_words(plan)} for {prices}: {per_token} of {service}.", slo_result_sentence(plan)]
 
@@ -126,15 +126,15 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
     slow = "If these GPUs are as slow as the worst 5 % of our predictions"
     replan = "" if plan.status is Status.STATED else "; --confidence 0.9 plans for that"
     if shares:
-        missed = f"{subject} misses {question.missed_slo(plan)} by formula"
-        return f"{label}: {slow}, {missed}: {join_words(shares)} meet it{replan}."
+        result = f"{subject} misses {question.missed_slo(plan)} by formula"
+        return f"{label}: {slow}, {result}: {join_words(shares)} meet it{replan}."
     is_known = 0 < len(classes) == len(plan.classes)
     return f"{label}: {slow}, {subject} still meets {question.slo_name(plan)}, by formula." if is_known else ""
 
 
 def precision_sentence(plan: Plan) -> str:
     """Say what narrower weights or a narrower KV cache save; empty where that is not notable or not known."""
-    savings = []
+    savings, own = list[str](), plan.cost_usd_per_hour or math.nan
     for row in plan.precision:
         weights, cache = f"{clean(row.weight_dtype, 8)} weights", f"an {clean(row.kv_dtype, 8)} KV cache"
         dtype_words = f"{weights} with {cache}"
@@ -143,7 +143,9 @@ def precision_sentence(plan: Plan) -> str:
         elif all(pool.kv_dtype == row.kv_dtype for pool in plan.pools):
             dtype_words = weights
         saving = percent(1.0 - row.cost_usd_per_hour / row.base_usd_per_hour)
-        prices = f"from {hourly(row.base_usd_per_hour)} to {hourly(row.cost_usd_per_hour)}"
+        is_known = savings or math.isclose(row.base_usd_per_hour, own, rel_tol=OPTIMAL_GAP)
+        base = f"{hourly(row.base_usd_per_hour)}{'' if is_known else ', the cheapest fleet by formula,'}"
+        prices = f"from {base} to {hourly(row.cost_usd_per_hour)}"
         savings.append(f"{dtype_words} would save {saving} ({prices})")
     return f"By formula, {', '.join(savings)}; test the quality of the model's answers first." if savings else ""
 
@@ -459,7 +461,8 @@ def error_bar_sentences(plan: Plan) -> tuple[str, ...]:
     bars = [bar for item in plan.classes if (bar := item.error_bars) is not None]
     is_endless = any(times.high is None for bar in bars for times in (bar.ttft_s, bar.tpot_s) if times is not None)
     return said(
-        "90 % interval: nine of ten past predictions were off by no more than this." if bars else "",
+        "90 % interval: the latency if all steps are as fast, or as slow, as the ends of the range that covers nine of "
+        "ten measured step times." * bool(bars),
         "To overload: GPUs as slow as our slowest predictions cannot keep up, so the queue grows." * is_endless,
     )
 

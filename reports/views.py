@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -91,7 +91,8 @@ def render_table(
 ) -> str:
     """Return header and rows as text of at most `width` terminal columns, without a newline at the end.
 
-    A table whose columns have no room beside each other becomes several below each other, each with the first column.
+    A table whose columns have no room beside each other becomes several below each other, each with the first column
+    and those that say something of it.
 
     Args:
         rows: cells as text, one per column.
@@ -139,15 +140,15 @@ def _column_groups(
 ) -> list[list[int]]:
     """The columns in as many tables as they need; more than one only where they have no room in one.
 
-    A column that says something of the one before it takes that along.
+    A column that says something of the one before it takes that along; those beside the first stand in every table.
     """
-    first, *rest = places
-    groups = [[first]]
-    for i in rest:
+    keys = [places[0], *takewhile(lambda i: columns[i].beside, places[1:])]
+    groups = [keys.copy()]
+    for i in places[len(keys) :]:
         group = groups[-1]
-        if len(group) > 1 and _sum([least[k] for k in (*group, i)]) > room:
-            along = [group.pop()] if (columns[i].beside or not columns[i].header) and len(group) > 2 else []
-            groups.append([first, *along])
+        if len(group) > len(keys) and _sum([least[k] for k in (*group, i)]) > room:
+            along = [group.pop()] if (columns[i].beside or not columns[i].header) and len(group) > len(keys) + 1 else []
+            groups.append([*keys, *along])
         groups[-1].append(i)
     return groups
 
@@ -298,25 +299,27 @@ def pixels(value: float) -> str:
 def shown(text: str) -> Markup:
     r"""A sentence whose topic, in a word or two before a colon, stands out.
 
-    >>> str(shown("Risk: 4 of 5 < all")), str(shown("chat: 3 s"))
-    ('<b>Risk:</b> 4 of 5 &lt; all', 'chat: 3\xa0s')
+    >>> str(shown("Risk: 4 of 5 < all")), str(shown("chat: 3 s (--verify)"))
+    ('<b>Risk:</b> 4 of 5 &lt; all', 'chat: 3\xa0s (<span class="word">--verify</span>)')
     """
     topic = _TOPIC.fullmatch(text)
-    return escape(_unbroken(text)) if topic is None else Markup("<b>{}:</b> {}").format(topic[1], _unbroken(topic[2]))
+    return _unbroken(text) if topic is None else Markup("<b>{}:</b> {}").format(topic[1], _unbroken(topic[2]))
 
 
 def cell(text: str) -> Markup:
-    """A cell: numbers stay with their units, and long names may break after their underscores.
+    r"""A cell: numbers stay with their units, names and lists may break after _ and /, and a row may be indented.
 
-    >>> str(cell("max_num_seqs <"))
-    'max_<wbr>num_<wbr>seqs &lt;'
+    >>> str(cell("max_num_seqs <")), str(cell("  goal")), str(cell("31/35/38 ms"))
+    ('max_<wbr>num_<wbr>seqs &lt;', '\u2003goal', '31/<wbr>35/38\xa0ms')
     """
-    return escape(glue(text)).replace("_", Markup("_<wbr>"))
+    breakable = re.sub(r"_|/(?=p?[\d.]+(?:\s\w+)?/)", r"\g<0><wbr>", str(escape(glue(text.lstrip()))))
+    return Markup("\N{EM SPACE}" * text.startswith("  ") + breakable)  # noqa: S704 - escaped above
 
 
-def _unbroken(text: str) -> str:
-    """Keep numbers with their units, and names such as prefill-1, on one line."""
-    return re.sub(r"(?<=\w)-(?=\d)", "\N{NON-BREAKING HYPHEN}", glue(text))
+def _unbroken(text: str) -> Markup:
+    """Keep numbers with their units, names such as prefill-1, and options such as --verify, on one line."""
+    glued_text = str(escape(re.sub(r"(?<=\w)-(?=\d)", "\N{NON-BREAKING HYPHEN}", glue(text))))
+    return Markup(re.sub(r"--[a-z][a-z-]*", r'<span class="word">\g<0></span>', glued_text))  # noqa: S704 - escaped above
 
 
 def anchor(title: str) -> str:

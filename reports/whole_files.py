@@ -94,8 +94,8 @@ def _identity(path: Path) -> object:
     return status.st_dev, status.st_ino
 
 
-def check_target(path: Path, *, force: bool) -> None:
-    """Raise InputError unless a file may be written here; asked before long work, not after it."""
+def check_target(path: Path) -> None:
+    """Raise InputError unless a file can be written here, or over it; asked before long work, not after it."""
     try:
         if path.is_dir():
             raise InputError(f"{path} is a folder; name a file in it")
@@ -103,7 +103,6 @@ def check_target(path: Path, *, force: bool) -> None:
             raise InputError(f"{path} is not a regular file; choose another name")
         if path.is_symlink() and not path.exists():
             raise InputError(f"{path} is a link that leads nowhere; choose another name")
-        check_free(path, force=force)
         _try_a_file_in(Path(os.path.realpath(path)).parent)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}") from error
@@ -128,7 +127,7 @@ def check_directory(directory: Path, names: Iterable[str], *, force: bool) -> No
     except OSError as error:
         raise InputError(f"{directory} cannot be written: {error.strerror}") from error
     for path in paths if directory.exists() else ():
-        check_target(path, force=True)
+        check_target(path)
     check_origin(directory, paths, None if force else is_output, ", or replace it with --force")
 
 

@@ -296,7 +296,7 @@ def check_possible(rows: Sequence[MeasuredRow]) -> None:
     for row in rows:
         if isinstance(row.record, MeasuredStep):
             (config,) = row.configs
-            least = scaling.least_step(row.model, config, StepLoad.of(*row.point))
+            least = max(scaling.floors(row.model, config, StepLoad.of(*row.point)))
             needs = f"by the roofline of {_engine(config)}"
             _refuse_below(row.record.where, "wall time", row.record.seconds, least, needs)
         elif row.deployment is not None:

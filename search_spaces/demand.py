@@ -385,18 +385,15 @@ Row = tuple[float, float, float]
 def read_demand(section: WorkloadSection, base: Path, context_length: int) -> tuple[Workload, Recorded | None]:
     """Return the workload that the section states, and its recorded requests; raise `FaultsError` with all faults.
 
-    Args:
-        section: the sound section.
-        base: folder that file names are relative to.
-        context_length: longest ISL + OSL that the model takes [token], 0 if unknown; caps open-ended distributions.
+    base: folder that file names are relative to; context_length: longest ISL + OSL that the model takes [token], 0 if
+    unknown; caps open-ended distributions.
     """
     if section.sessions is not None:
         return _from_sessions(section, section.sessions), None
-    if section.lengths is None:
-        raise FaultsError(Fault(("workload",), "needs lengths or sessions"))
-    if section.lengths.trace is not None:
-        return _from_trace(section, section.lengths.trace, base)
-    workload = _with_reuse(_stated(section, *_buckets(section.lengths, base, context_length)), section.reuse_interval)
+    lengths = section.lengths or LengthsSection()
+    if lengths.trace is not None:
+        return _from_trace(section, lengths.trace, base)
+    workload = _with_reuse(_stated(section, *_buckets(lengths, base, context_length)), section.reuse_interval)
     if section.recorded is None:
         return workload, None
     longest = section.max_tokens or context_length or bounds.MAX_TOKENS.high
@@ -470,10 +467,8 @@ def _buckets(lengths: LengthsSection, base: Path, context_length: int) -> tuple[
 def read_histogram(path: Path) -> list[Row]:
     """Read a CSV file with the header isl,osl,share or isl,osl,count; lines that begin with # are comments.
 
-    Names may be in any case and order; the separator is the header's: comma, semicolon or tab.
-
-    Raises:
-        FaultsError: its faults name the lines, at most five of them.
+    Names may be in any case and order; the separator is the header's: comma, semicolon or tab. The faults of a
+    FaultsError name the lines, at most five of them.
     """
     rows, faults = list[Row](), list[Fault]()
     with _faults_at(*HISTOGRAM):

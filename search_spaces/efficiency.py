@@ -14,8 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import create_model
 
-from costmodel.accelerator import KERNEL_CLASSES, InEngine, KernelEfficiency, Origin
-from costmodel.errors import InputError
+from costmodel.accelerator import COLLECTIVES, KERNEL_CLASSES, InEngine, KernelEfficiency, Origin
 from costmodel.units import MICRO
 
 from . import bounds
@@ -25,8 +24,6 @@ from .quantities import in_base_units, rounded
 DEFAULT = "default"
 LIKE = "like"
 LINKS_LIKE = "links_like"
-COLLECTIVES = ("all_reduce", "all_reduce_large", "all_to_all")
-"""Classes whose figures are about links, so that they come from the GPU whose links are alike."""
 
 WIDER: Mapping[str, tuple[str, ...]] = {
     "bf16": ("bf16",),
@@ -157,8 +154,6 @@ class EfficiencyTable:
                     return efficiency
                 source = f"as {owner} {kernel_class} in {candidate} ({efficiency.source})"
                 return replace(efficiency, origin=Origin.ASSUMED, source=source, error=math.nan)
-        if "bf16" in WIDER[dtype]:
-            raise InputError(f"efficiency.yaml: {DEFAULT}.{kernel_class} must have figures for 'bf16'")
         return None
 
 

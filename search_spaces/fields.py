@@ -29,7 +29,6 @@ from pydantic import (
     WrapValidator,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, core_schema
 
 from costmodel.errors import UNWRITABLE, InputError, name_hint, name_list, nearest_name, shown, value_of
@@ -361,17 +360,13 @@ class FileSection(BaseModel):
         meant = {nearest_name(str(key), sorted(names)) for key in section if key not in known}
         for key, field in cls.model_fields.items():
             if field.is_required() and not {key, field.alias} & (section.keys() | meant):
-                faults.append(Fault((field.alias or key,), f"is missing{_meaning(field)}"))
+                text = " ".join((field.description or "").split()).rstrip(".")
+                meaning = text if text[1:2].isupper() else f"{text[:1].lower()}{text[1:]}"
+                faults.append(Fault((field.alias or key,), f"is missing ({meaning})" if text else "is missing"))
             if field.alias and {key, field.alias} <= section.keys():
                 sentence = f"means the same as {shown(field.alias)}, which is stated too; keep one of them"
                 faults.append(Fault((key,), sentence, on_key=True))
         return _all_at_once(section, handler, faults)
-
-
-def _meaning(field: FieldInfo) -> str:
-    text = " ".join((field.description or "").split()).rstrip(".")
-    lower = text if text[1:2].isupper() else f"{text[:1].lower()}{text[1:]}"
-    return f" ({lower})" if text else ""
 
 
 _COMMA = "inside {...} a comma ends a value, so write decimals with a point: 2.50, not 2,50"

@@ -317,15 +317,14 @@ def check_kind(source: Source, label: str, schema: str = "") -> None:
 
     label: what is wanted; schema: that of such files, where they have one.
     """
-    value = source.value if isinstance(source.value, Mapping) else {}
-    schema_id = value.get("schema")
+    schema_id = source.value.get("schema")
     kind = schema_id.partition("/")[0] if isinstance(schema_id, str) else ""
     title = f"{label} ({schema})" if schema else label
     if kind.startswith(OURS) and kind != schema.partition("/")[0]:
         command = COMMANDS.get(kind.removeprefix(OURS))
         hint = f"; {command} {source.name} takes it" if command else ""
         raise source.error(f"{schema_id} is not a {title}{hint}", ("schema",))
-    if label == "workload" and not kind and "pools" in value:
+    if label == "workload" and not kind and "pools" in source.value:
         sentence = f"a file with pools is a fleet file, not a {title}; {COMMANDS['fleet']} {source.name} takes it"
         raise source.error(sentence, ("pools",))
 

@@ -156,13 +156,9 @@ def load_fleet(
 ) -> StatedFleet:
     """Return the fleet that a fleet file states.
 
-    Args:
-        path: the fleet file.
-        workload: workload.yaml that it serves; default: the one that the file names or holds.
-        overrides: values of the workload by dotted path, as `load_problem` takes them.
-
-    Raises:
-        InputError: with all faults of the file, each with line and column; of a pool that cannot start, with the rule.
+    workload: workload.yaml that it serves; default: the one that the file names or holds; overrides: values of it by
+    dotted path, as `load_problem` takes them. InputError with all faults of the file, each with line and column; of a
+    pool that cannot start, with the rule.
     """
     path = Path(path)
     check_name(path)

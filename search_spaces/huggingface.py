@@ -62,8 +62,6 @@ def parse_config(
     >>> model.parameters, model.kv_bytes_per_token("bf16")
     (6738149376, 524288.0)
     """
-    if not isinstance(config, Mapping):
-        raise ArchitectureError(f"{name}: config.json must be an object, not {type(config).__name__}")
     fields = open_config(config, name, lenient=lenient)
     check_file(config, fields)
     hidden = fields.count("hidden_size")

@@ -77,16 +77,11 @@ DEFAULT_ATTAINMENT = 0.9
 def load_problem(
     path: Path | str, overrides: Mapping[str, Any] | None = None, *, engines_exist: bool = True
 ) -> Problem:
-    """Return the problem that a workload.yaml states.
+    """Return the problem that a workload.yaml states; InputError with all of its faults, each with line and column.
 
-    Args:
-        path: the file; names of files inside it are relative to its folder.
-        overrides: values by dotted path that replace those of the file, such as {"workload.request_rate": "20/s"};
-            a text is read as YAML.
-        engines_exist: whether the search space must have an engine that the model fits on.
-
-    Raises:
-        InputError: with all faults of the file, each with line, column and how to mend it.
+    path: the file; names of files inside it are relative to its folder; overrides: values by dotted path that replace
+    those of the file, such as {"workload.request_rate": "20/s"}; a text is read as YAML; engines_exist: whether the
+    search space must have an engine that the model fits on.
     """
     path = Path(path)
     check_name(path)
@@ -97,8 +92,7 @@ def load_problem(
 def overridden(source: Source, overrides: Mapping[str, Any], base: Path) -> Source:
     """A workload with values replaced, those of single accelerators once `any` among these has become names."""
     of_items = {key: value for key, value in overrides.items() if key.startswith("accelerators.")}
-    own_prices = source.value.get("prices") if isinstance(source.value, Mapping) else None
-    if sentence := quotes_lost(own_prices, overrides.get("prices")):
+    if sentence := quotes_lost(source.value.get("prices"), overrides.get("prices")):
         raise source.error(sentence, ("prices",))
     source = override(source, {key: value for key, value in overrides.items() if key not in of_items})
     return override(_with_any_accelerator(source, base), of_items)
@@ -113,15 +107,10 @@ def without_recording(problem: Problem) -> Problem:
 
 
 def problem_of(inputs: Mapping[str, Any], name: str, base: Path) -> Problem:
-    """Return the problem that values state, such as the echo of a workload.yaml in a plan.
+    """Return the problem that values state, such as the echo of a workload.yaml in a plan; raises as `load_problem`.
 
-    Args:
-        inputs: what a workload.yaml holds.
-        name: stands for the file in messages, which name the key of a fault, but no line.
-        base: folder from which files named inside are looked up.
-
-    Raises:
-        InputError: as `load_problem` does.
+    inputs: what a workload.yaml holds; name: stands for the file in messages, which name the key of a fault, but no
+    line; base: folder from which files named inside are looked up.
     """
     source = _with_any_accelerator(Source(name, (), json.loads(json.dumps(inputs))), base)
     return stated_problem(source, base, name)
@@ -160,16 +149,15 @@ def stated_problem(source: Source, base: Path, name: str, *, engines_exist: bool
 
 def _with_any_accelerator(source: Source, base: Path) -> Source:
     """Replace the word `any` among the accelerators by names; the file's own items keep their places."""
-    sections = source.value if isinstance(source.value, dict) else {}
-    entries = sections.get("accelerators")
+    entries = source.value.get("accelerators")
     entries = entries if isinstance(entries, list) else [entries]
     places = [at for at, entry in enumerate(entries) if isinstance(entry, str) and normalized_name(entry) == ANY]
     if len(places) != 1:
         return source
-    catalog, _ = _catalog(sections, base)
+    catalog, _ = _catalog(source.value, base)
     names = [str(entry.get("name") if isinstance(entry, dict) else entry) for entry in entries]
     file_names = {catalog.spellings.get(normalized_name(name)) for name in names}
-    basis = basis_of(sections.get("prices"))
+    basis = basis_of(source.value.get("prices"))
     priced = [
         accelerator.name
         for accelerator in catalog.accelerators.values()
@@ -177,12 +165,11 @@ def _with_any_accelerator(source: Source, base: Path) -> Source:
     ]
     more = [name for name in priced if name not in file_names]
     accelerators = [*entries[: places[0]], *more[:1], *entries[places[0] + 1 :], *more[1:]]
-    return replace(source, value=sections | {"accelerators": accelerators})
+    return replace(source, value=source.value | {"accelerators": accelerators})
 
 
-def _catalog(value: Any, base: Path) -> tuple[AcceleratorCatalog, list[Fault]]:
+def _catalog(sections: Mapping[str, Any], base: Path) -> tuple[AcceleratorCatalog, list[Fault]]:
     """Return the catalog, overlaid with the user's file and quotes if these can be read."""
-    sections = value if isinstance(value, dict) else {}
     overlay, prices, faults = sections.get("catalog"), sections.get("prices"), []
     catalog = load_catalog()
     if isinstance(overlay, str):
@@ -502,11 +489,9 @@ COMMENT_WIDTH = 110
 def workload_yaml_text(mapping: Mapping[str, Any], name: str, model: str, notes: Sequence[str] = ()) -> str:
     """Return a workload.yaml around a measured `workload:` block; the user then sets service level and accelerators.
 
-    Args:
-        mapping: the block as plain data, with a histogram of rows under lengths, or with sessions.
-        name: name of the problem, and where its lengths came from unless the mapping says so.
-        model: catalog name, Hugging Face id, or path to a config.json.
-        notes: sentences that become comments above the demand.
+    mapping: the block as plain data, with a histogram of rows under lengths, or with sessions; name: of the problem,
+    and where its lengths came from unless the mapping says so; model: catalog name, Hugging Face id, or path to a
+    config.json; notes: sentences that become comments above the demand.
     """
     scalars = [f"  {key}: {json.dumps(mapping[key])}  # {words}" for key, words in _COMMENTS.items() if key in mapping]
     if "recorded" in mapping:

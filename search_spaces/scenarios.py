@@ -230,7 +230,11 @@ LEVERS: Mapping[str, Lever] = MappingProxyType(
     TypeAdapter(dict[str, Lever]).validate_python(shipped_table("search_spaces", "levers.yaml"))
     | {
         str(key): Lever(
-            f"{key}={row.span}:4", f"{row.label} limit; of a class: {key}.CLASS", kind=Kind.DURATION, classes=True
+            f"{key}={row.span}:4",
+            f"{row.label} limit; of a class: {key}.CLASS",
+            kind=Kind.DURATION,
+            classes=True,
+            name=f"{row.label} limit",
         )
         for key, row in METRICS.items()
     }

@@ -110,15 +110,23 @@ class ModelSection(FileSection):
         return name
 
 
+NO_OTHERS = "with it, ttft and tpot may be left out."
+LIMIT_WORDS: Mapping[Metric, str] = {
+    Metric.TTFT: "Limit of the time to first token [s].",
+    Metric.TPOT: "Limit of the time per output token, (end - first token) / (OSL - 1) [s].",
+    Metric.E2E: f"Limit of the time from arrival to the last token [s]; {NO_OTHERS}",
+    Metric.ITL_P99: "Limit that 99 % of a request's own gaps between two tokens must keep [s]; none unless stated.",
+    Metric.NORMALIZED_LATENCY: f"Limit of e2e over OSL, as Orca and vLLM report it [s]; {NO_OTHERS}",
+}
+"""What the limit on each metric is; every metric has one."""
 _LIMITS: dict[str, Any] = {
     str(metric): (
-        Annotated[float, quantity(Kind.DURATION, bounds.LATENCIES[metric], row.plain)] | None,
-        Field(default=None, description=row.words),
+        Annotated[float, quantity(Kind.DURATION, bounds.LATENCIES[metric], METRICS[metric].plain)] | None,
+        Field(default=None, description=words),
     )
-    for metric, row in METRICS.items()
+    for metric, words in LIMIT_WORDS.items()
 }
 SloLimits = create_model("SloLimits", __base__=FileSection, **_LIMITS)
-"""A limit on each metric of the table."""
 
 
 BOUNDING_LIMITS = [[str(metric) for metric in metrics] for metrics in BOUNDING]

@@ -38,11 +38,8 @@ _TEXT = "tag:yaml.org,2002:str"
 def read_source(path: Path, label: str = "", schema: str = "", max_bytes: int = MAX_BYTES) -> Source:
     """Read a YAML file whose root is a mapping, with its faults; raise `InputError` if nothing can be read.
 
-    Args:
-        path: the file.
-        label: what it must be, in place of another file that pdplan writes; empty: any.
-        schema: that of such files, where they have one.
-        max_bytes: size above which it is refused unread [byte].
+    label: what it must be, in place of another file that pdplan writes; empty: any; schema: that of such files, where
+    they have one; max_bytes: size above which it is refused unread [byte].
     """
     source = parse_source(read_text(path, max_bytes, mend=IN_A_TRACE), str(path), label)
     if label:

@@ -228,7 +228,7 @@ def test_golden_refusals() -> None:
     assert_golden("deploy/refusals.txt", text)
     nameless = plan_of((ALONE,), Ask(weight_dtype="int4"))
     assert "name a checkpoint with --model (pdplan" in deploy_sentence(nameless, what_runs(nameless))
-    assert "name a checkpoint with --model." in plan_page(nameless)
+    assert 'name a checkpoint with <span class="word">--model</span>.' in plan_page(nameless)
 
 
 @pytest.mark.parametrize("name", [*ENGINES, "dynamo-by-length", "vllm-by-length", "llm-d-ranks"])

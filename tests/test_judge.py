@@ -21,16 +21,18 @@ from optimizer.fleets.evaluate import evaluate
 from optimizer.fleets.fleet import Fleet, boundary
 from optimizer.loads.instance import Instance
 from optimizer.plans.records import QUEUE, Outcome
+from optimizer.verification.bench import Slice
 from optimizer.verification.demand import closed_demand, diurnal_demands, planned_profile, simulated_trace
 from optimizer.verification.judge import (
     Judgement,
+    Trials,
     breakdown,
     judge_demands,
     pool_behind,
     simulated_fleet,
     until_decided,
 )
-from optimizer.verification.simulated_plan import LOADS, Curve, fleet_use, goodput, judge, latency_curve
+from optimizer.verification.simulated_plan import LOADS, Curve, fleet_use, judge, latency_curve, seeded_trials
 from search_spaces.loader import load_problem, problem_of
 from tests.optimizer_cases import instance_of, judged_class, judgement, problem, slo, workload
 from tests.small_fleets import alone, apart, pool
@@ -288,9 +290,13 @@ def test_a_run_uses_no_more_than_there_is(volume: float) -> None:
 CURVE_REQUESTS = 1500
 
 
+def trials() -> Trials:
+    return seeded_trials(Slice.whole(instance(), fleet(), CURVE_REQUESTS, 0))
+
+
 @cache
 def curve() -> Curve:
-    return latency_curve(instance(), fleet(), requests=CURVE_REQUESTS, tolerance=0.05)
+    return latency_curve(trials(), CURVE_REQUESTS, tolerance=0.05)
 
 
 def test_the_curve_goes_from_light_load_to_beyond_saturation() -> None:
@@ -314,7 +320,7 @@ def test_latencies_rise_and_attainment_falls_with_the_rate() -> None:
 
 
 def test_the_goodput_is_that_of_the_search_alone_and_no_point_beyond_it_holds() -> None:
-    alone = goodput(instance(), fleet(), requests=CURVE_REQUESTS, tolerance=0.05)
+    alone = trials().goodput(0.05)
     assert curve().goodput.rate == alone.rate <= curve().saturation
     assert alone.rate in [point.rate for point in curve().points]
     looked_at = [point for point in curve().points if not alone.rate < point.rate < alone.fails]

@@ -22,6 +22,7 @@ import pytest
 
 from reports.answers.plan import plan_page
 from tests.report_cases import load, simulated, with_accuracy, with_sensitivity
+from tests.running import QUICK, tiny, within
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 AXE = os.environ.get("PDPLAN_AXE")
@@ -37,7 +38,10 @@ addEventListener("load", async () => {
   const box = e => e.getBoundingClientRect(), charts = [...document.querySelectorAll("svg.chart")];
   const meet = (a, b) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
     && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 2;
-  const out = {charts: charts.length, drawn: 0, across: [], outside: [], wide: 0, axe: []};
+  const out = {charts: charts.length, drawn: 0, across: [], outside: [], cut: [], wide: 0, axe: []};
+  for (const table of document.querySelectorAll("section.scroll"))
+    if (!table.closest("details") && !table.querySelector(".steady") && table.scrollWidth > table.clientWidth + 1)
+      out.cut.push(table.ariaLabel);
   for (const chart of charts) {
     const room = box(chart), texts = [...chart.querySelectorAll("text")].map(e => [e.textContent, box(e)]);
     out.drawn += room.width > 150 && room.height > 20 && chart.querySelectorAll("rect,path").length > 1;
@@ -138,4 +142,36 @@ def test_nothing_lies_across_and_the_page_is_as_wide_as_the_screen(
     assert found["across"] == []
     assert found["outside"] == []
     assert found["wide"] <= 0
+    assert found["cut"] == [] or name == "hostile"  # whose names are as long as may be
     assert found["axe"] == []
+
+
+TWO_CLASSES = [
+    {"name": "chat", "share": 0.7, "ttft": "800ms", "tpot": "40ms", "itl_p99": "120ms", "attainment": 0.95},
+    {"name": "batch", "share": 0.3, "ttft": "5s", "e2e": "60s", "attainment": 0.9},
+]
+
+
+@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("frontier", "--over", "ttft", "--between", "0.3:2", "--verify", "0"),
+        ("map", "--over", "isl=500,2000", "--over", "rate=3,12", "--jobs", "1"),
+        ("simulate", "--curve", "--requests", "1000"),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_pages_of_other_commands_are_as_sound(
+    site: Site, tmp_path: Path, arguments: tuple[str, ...], width: int
+) -> None:
+    command, *options = arguments
+    asked, page = tiny(tmp_path, slo=TWO_CLASSES), tmp_path / "page.html"
+    if command == "simulate":
+        assert within("optimize", asked, *QUICK, "-o", tmp_path / "plan").returncode == 0
+        asked = tmp_path / "plan" / "plan.json"
+    within(command, asked, *options, "--html", page)
+    found = site.probe(page.read_text("utf-8"), tmp_path / "profile", width)
+    assert found["charts"] == found["drawn"] == 1
+    assert [found[name] for name in ("across", "outside", "cut", "axe")] == [[], [], [], []]
+    assert found["wide"] <= 0

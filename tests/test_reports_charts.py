@@ -1,6 +1,7 @@
 """What charts show are the plan's numbers, with the finding as the title; what is drawn stays inside and apart."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,13 +11,14 @@ from hypothesis import strategies as st
 from costmodel.metric import Metric
 from optimizer.plans.plan import Plan
 from reports.answers.plan import plan_document
-from reports.answers.plan_charts import load_chart, loads, met_by_length
+from reports.answers.plan_charts import load_chart, loads, met_by_length, slo_charts
 from reports.answers.plan_details import simulated_fleets_section, workload_section
 from reports.charts import Path as Line
 from reports.charts import Rect, Text
+from reports.fleets import fleet_diagram
 from reports.question import day_rate
 from reports.slos import tails_of_limits
-from reports.verdict import growth_sentence
+from reports.verdict import goodput_sentence
 from tests.deploy_cases import with_inputs
 from tests.report_cases import RATES, load, simulated
 
@@ -85,7 +87,7 @@ def test_latency_against_load_is_that_of_the_worst_class_over_its_limit(plan: Pl
         ratios = [chat.ttft_s.p95 * factor / chat.ttft_limit_s, batch.ttft_s.p90 * factor / batch.ttft_limit_s]
         assert tails_of_limits(classes, plan.classes)[Metric.TTFT] == pytest.approx(max(ratios))
     chart = load_chart(plan)
-    assert f"{chart.title}." == growth_sentence(plan)
+    assert f"{chart.title}." == goodput_sentence(plan)
     assert load_chart(with_simulation(plan, curve=plan.simulation.curve[:1])) is None
     assert load_chart(with_simulation(plan, goodput_rps=None, goodput_fails_rps=None)) is not None
 
@@ -100,6 +102,31 @@ def test_every_simulated_fleet_stands_with_its_outcome(plan: Plan) -> None:
 
 
 # --- a day -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_axis_of_a_latency_beyond_its_limit_shows_the_percentile_of_the_goal() -> None:
+    plan = simulated(load("colocated"))
+    (item,), (case,) = plan.classes, plan.simulation.classes
+    late = plan.simulation.model_copy(
+        update={"classes": [replace(case, tpot_cdf_s=[2.0 * item.tpot_limit_s] * len(case.tpot_cdf_s))]}
+    )
+    chart = slo_charts(plan.model_copy(update={"simulation": late}))[0]
+    curves = [mark for mark in chart.drawing.marks if isinstance(mark, Line) and mark.tone == "curve decode"]
+    assert len(curves) == 1
+
+
+def test_a_class_that_is_undecided_has_no_check_mark_among_the_tiles() -> None:
+    (tiles,) = (section.tiles for section in plan_document(simulated(load("hostile"))).sections if section.tiles)
+    assert tiles[2][0] == "undecided: 99.1 %"
+
+
+@pytest.mark.parametrize("name", ["disaggregated", "hundred-pools"])
+def test_hand_overs_stand_in_the_order_of_the_pools_beside_them(name: str) -> None:
+    diagram = fleet_diagram(load(name))
+    places = [[box.title.partition(" ")[0] for box in boxes] for boxes in (diagram.prefill, diagram.decode)]
+    order = [(places[0].index(link.source), places[1].index(link.target)) for link in diagram.links]
+    assert order
+    assert order == sorted(order)
 
 
 def test_a_daily_profile_is_told_with_the_mean_use_of_it() -> None:

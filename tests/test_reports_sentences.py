@@ -161,3 +161,7 @@ def test_the_page_has_the_command_that_writes_the_files() -> None:
     assert command == "pdplan deploy 'out/a b/plan.json' -o deploy"
     assert escape(command) in plan_page(plan)
     assert what_runs(NONE) is None
+    stated = plan.model_copy(update={"status": Status.STATED})
+    for asked, file in (("fleet.yaml -o out", "fleet.yaml"), ("w.yaml --fleet fleet.yaml", ""), ("--json f.yaml", "")):
+        command = deploy_command(with_command(stated, f"pdplan evaluate {asked}"), what_runs(stated))
+        assert command == (f"pdplan deploy {file} -o deploy" if file else "")

@@ -117,6 +117,14 @@ def test_every_line_fits_and_columns_start_together(rows: list[tuple[str, str, s
     assert all(display_width(line) <= width for line in lines)
 
 
+def test_tables_below_each_other_all_have_the_columns_that_say_which_row_it_is() -> None:
+    columns = [Column("req/s", "right"), Column("class", beside=True), *(Column(f"quantiles {n}") for n in range(4))]
+    rows = [["5", name, *(["100/200/300 ms"] * 4)] for name in ("chat", "batch")]
+    tables = render_table(rows, columns, 60).split("\n\n")
+    assert len(tables) == 2
+    assert all(name in table for table in tables for name in ("chat", "batch"))
+
+
 def test_columns_without_room_stand_below_each_other_with_no_number_cut() -> None:
     rows = [["H100", "1,979.25", "12,345.67", "999"], ["B200", "4,500.00", "98,765.43", "1,000"]]
     columns = [Column("GPU"), *(Column(name, "right") for name in ("fp8", "all", "W"))]

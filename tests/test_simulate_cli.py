@@ -165,7 +165,7 @@ def test_a_curve_is_shown_and_told(plan_file: Path, capsys: pytest.CaptureFixtur
     assert [
         set(one) >= {"attainment_low", "attainment_high", "ttft_s", "tpot_s"} for one in curve["points"][0]["classes"]
     ]
-    assert said.count(" fast ") == said.count(" slow ") == len(rates)
+    assert said.count(" fast ") == said.count(" slow ") >= len(rates)
 
 
 def test_a_day_has_its_worst_part(plan_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from functools import cache
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from costmodel.simulator.metrics import Result, gap_edges, within
 from costmodel.simulator.run import simulate
 from costmodel.workload import make_trace
 from optimizer.fleets.build_plan import class_error_bars
-from optimizer.fleets.evaluate import FIRST_FORMULAS, LATER_FORMULAS, evaluate
+from optimizer.fleets.evaluate import FIRST_FORMULAS, LATER_FORMULAS, evaluate, pool_headroom
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import parse_plan
@@ -60,6 +61,9 @@ def test_every_metric_but_those_of_whole_requests_has_a_formula_and_every_metric
     assert set(METRICS) == set(Metric)
     assert all(hasattr(Result, metric) for metric in Metric)
     assert set(TONES) == set(Metric)
+    style = resources.files("templates").joinpath("report/style.css").read_text("utf-8")
+    assert len({*TONES.values()}) == len(TONES)
+    assert all(f"path.curve.{tone} " in style for tone in TONES.values())
 
 
 # --- iTL p99 as a limit of an SLO: counted, judged, predicted and planned for; nothing changes where none is asked fo
@@ -92,6 +96,16 @@ def test_of_200_gaps_two_may_be_longer(prompts: int, kept: bool) -> None:
 
 def asking(**limits: float | None) -> Instance:
     return instance_of(problem(slos=(slo(**limits),), workload=workload(6.0), space=space()))
+
+
+def test_what_a_pool_runs_out_of_names_the_limits_of_the_class_that_misses() -> None:
+    patient = slo(math.inf, math.inf, name="patient", share=0.5, e2e=600.0)
+    instance = instance_of(
+        problem(slos=(slo(0.5, math.inf, share=0.5), patient), workload=workload(6.0), space=space())
+    )
+    headroom = pool_headroom(instance, alone(instance, 1, seqs=99), 0)
+    assert 1.0 < headroom.load < math.inf
+    assert headroom.metrics == {Metric.TTFT}
 
 
 def limited(metric: Metric, limit: float | None) -> Instance:

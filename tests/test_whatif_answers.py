@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -24,8 +25,10 @@ from optimizer.whatif.curves import frontier
 from optimizer.whatif.sensitivity import STEP_TIME, break_even, kind_of, levers, relaxation, sensitivity, shadow_prices
 from optimizer.whatif.solver import answer, answer_of_plan, cheapest_of, demand_of, fleet_under
 from pdplan.cli import run
-from reports.answers.curves import curve_record
-from reports.answers.whatif import SHAPES, cells_of, map_headline
+from reports.answers.curves import curve_record, frontier_document
+from reports.answers.whatif import SHAPES, cells_of, map_chart, map_headline
+from reports.charts import Path as Line
+from reports.charts import Rect
 from search_spaces.loader import load_problem, problem_of
 from search_spaces.problem import Problem
 from search_spaces.scenarios import scenario_problem
@@ -91,6 +94,7 @@ def test_of_equal_fleets_a_map_a_queue_of_simulations_and_the_search_take_the_sa
     cell = cells_of(keys, [ScenarioAnswer(setting, item) for item in answers], partial(cheapest_of, problem))[0]
     assert (cell.shape, cell.best) == (["colocated", "disaggregated"][len(roles) - 1], best)
     assert map_headline(keys, [cell]) == "Colocated and disaggregated fleets cost the same in 1 cell."
+    assert [mark.tone for mark in map_chart(keys, [cell]).drawing.marks if isinstance(mark, Rect)] == ["even"]
 
 
 def test_the_cheapest_answer_is_the_cheapest_fleet_and_none_where_no_answer_has_one() -> None:
@@ -155,6 +159,9 @@ def test_each_step_of_the_curve_ends_where_its_fleet_no_longer_holds() -> None:
         near = answer(changed(problem, rate=step.end * 0.999)).cost
         assert near >= step.answer.cost * (1.0 - 1e-9)  # the search promises less than the fleet holds
         assert step.answer.goodput == pytest.approx(step.end, rel=2e-3)
+    (chart,) = frontier_document(curve).sections[0].charts
+    tones = Counter(mark.tone for mark in chart.drawing.marks if isinstance(mark, Line))
+    assert (tones["curve decode"], tones["drop"]) == (len(costs), len(costs))  # the jumps, and the file's own value
     rows = curve_record(replace(curve, by_budget=True))["steps"]
     assert [row["rate_rps"] for row in rows] == [step.end for step in curve.steps]
 

@@ -195,7 +195,9 @@ def work_ahead(prompts: Prompts, together: float, idle: float) -> tuple[FloatArr
     extra_work = (together - 1.0) * (1.0 - 1.0 / engines) * shared
     whole = length + np.minimum(extra_work, np.maximum(prompts.full_step - length, 0.0))
     residuals = residual_below(whole, met * length / whole, edges), residual_below(jobs, weight, edges)
-    first, job_transform = transform(centred(np.array(residuals)))
+    inside = np.diff(np.array(residuals))
+    inside[..., 1:] += inside[..., :-1].copy()  # half of a cell to either edge keeps means
+    first, job_transform = transform(0.5 * inside)
     queue = (1.0 - again) / (1.0 - again * job_transform)
     ahead = np.maximum(cells_of(first * queue), 0.0)
     return edges, ahead / ahead.sum()
@@ -332,13 +334,6 @@ def compound_below(mean: FloatArray, job: FloatArray, cells: int) -> FloatArray:
 def _tilt(size: int) -> FloatArray:
     """Weights of the cells of a grid: cell j times exp(-TILT j / size)."""
     return np.asarray(np.exp(-TILT / size * np.arange(size)))
-
-
-def centred(below: FloatArray) -> FloatArray:
-    """Shares of the cells, from what lies below their edges (..., cells + 1); half to either edge keeps means."""
-    inside = np.diff(below)
-    inside[..., 1:] += inside[..., :-1].copy()
-    return 0.5 * inside
 
 
 def placed(jobs: FloatArray, weight: FloatArray, edges: FloatArray) -> FloatArray:

@@ -203,27 +203,18 @@ class EngineUse:
     busy: float = 0.0
     kv_block_seconds: float = 0.0
 
-    @property
-    def flop(self) -> float:
-        """The least that its steps need on all of its GPUs, padding too, as it is computed [FLOP]."""
-        return least_flop(self.work, self.content)
-
-    @property
-    def hbm_bytes(self) -> float:
-        """HBM traffic, likewise [byte]."""
-        return least_bytes(self.work, self.content)
-
     def shares(self, pool: SimulatedPool, span: float) -> tuple[float, float, float, float]:
         """Utilization, MFU, MBU and KV occupancy over a time `span` [s], of an engine of this pool [1].
 
-        Utilization: busy share of its lanes' time; MFU, MBU: `flop` and `hbm_bytes` over what its GPUs could do in all
-        of the time (0 without a roofline); KV occupancy: share of KV blocks in use (0 if unlimited).
+        Utilization: busy share of its lanes' time; MFU, MBU: the least FLOP and bytes of its steps, padding too, over
+        what its GPUs could do in all of the time (0 without a roofline); KV occupancy: share of KV blocks in use (0 if
+        unlimited).
         """
         stages = pool.pipeline
         pairs = (
             (self.busy, stages),
-            (self.flop, stages * self.work.peak),
-            (self.hbm_bytes, stages * self.work.bandwidth),
+            (least_flop(self.work, self.content), stages * self.work.peak),
+            (least_bytes(self.work, self.content), stages * self.work.bandwidth),
             (self.kv_block_seconds, pool.limits.kv_blocks),
         )
         busy, mfu, mbu, occupancy = (used / (room * span) if room * span > 0.0 else 0.0 for used, room in pairs)

@@ -52,15 +52,7 @@ from search_spaces.loader import problem_of, whole_echo
 from search_spaces.models import model_entry
 from search_spaces.problem import Goal, Problem
 
-from .error_bars import (
-    accuracy_records,
-    assumptions,
-    bars_between,
-    fleet_assumptions,
-    hardware_remarks,
-    price_remarks,
-    step_errors,
-)
+from . import error_bars
 from .evaluate import Evaluation, PoolHeadroom, evaluate, goodput_volume, pool_headroom, utilization
 from .fleet import (
     Fleet,
@@ -96,7 +88,7 @@ NO_FLEET: dict[str, Any] = {
 
 
 def shortage(resource: Resource, metrics: Container[Metric]) -> str:
-    """What happens in a pool that runs out of a resource; metrics: those that an SLO class limits.
+    """What happens in a pool that runs out of a resource; metrics: those that the classes limit which miss.
 
     >>> shortage(Resource.TIME, [Metric.E2E])
     'prompts wait too long for the e2e limit'
@@ -271,7 +263,7 @@ def plan_routes(instance: Instance, fleet: Fleet, evaluation: Evaluation) -> lis
 def class_error_bars(instance: Instance, fleet: Fleet, volume: float) -> list[ErrorBars]:
     """Each class with all steps at the fast and at the slow end of their 90 % interval, with unchanged routing."""
     quick, slow = (evaluate(at_quantile(instance, end), fleet, volume) for end in ENDS)
-    return bars_between(instance, quick.classes, slow.classes, stable=slow.stable)
+    return error_bars.bars_between(instance, quick.classes, slow.classes, stable=slow.stable)
 
 
 def class_results(instance: Instance, evaluation: Evaluation, bars: list[ErrorBars]) -> list[ClassResult]:
@@ -328,7 +320,7 @@ def provenance(instance: Instance, search: dict[str, Any], run: RunInfo) -> Prov
         ],
         model=model_entry(problem.model),
         search=search,
-        assumptions=assumptions(instance),
+        assumptions=error_bars.assumptions(instance),
         run=run,
     )
 
@@ -370,8 +362,8 @@ def build_plan(  # noqa: PLR0917
         "status": proof.status,
         "simulated": False,
         "confidence": problem.confidence,
-        "step_errors": step_errors(instance),
-        "accuracy": accuracy_records(problem),
+        "step_errors": error_bars.step_errors(instance),
+        "accuracy": error_bars.accuracy_records(problem),
         "bound_usd_per_hour": proof.bound,
         "gap": proof.gap,
         "floor_usd_per_hour": proof.floor,
@@ -379,7 +371,7 @@ def build_plan(  # noqa: PLR0917
         "alternatives": list(alternatives),
         "workload": WorkloadSummary(request_rate_rps=demand, **summary),
         "provenance": origin.model_copy(
-            update={"assumptions": origin.assumptions + fleet_assumptions(instance, fleet)}
+            update={"assumptions": origin.assumptions + error_bars.fleet_assumptions(instance, fleet)}
         ),
     }
     if not fleet.pools:
@@ -396,8 +388,8 @@ def build_plan(  # noqa: PLR0917
     limits += volume_bindings(problem, volume)
     offers = [offer.accelerator.name for offer in problem.offers]
     paid = zip(offers, count.tolist(), paid_gpus(problem, count).tolist(), strict=True)
-    common["price_remarks"] = price_remarks(problem, np.flatnonzero(count)) + owned_remarks(problem, count)
-    common["warnings"] = hardware_remarks(problem, np.flatnonzero(count))
+    common["price_remarks"] = error_bars.price_remarks(problem, np.flatnonzero(count)) + owned_remarks(problem, count)
+    common["warnings"] = error_bars.hardware_remarks(problem, np.flatnonzero(count))
     return Plan(
         **common,
         cost_usd_per_hour=cost,
@@ -465,16 +457,15 @@ def more_load(load: float) -> str:
     return percentage(load - 1.0, 1 if load < 1.01 else 0)
 
 
-def pool_binding(
-    pool: FleetPool, headroom: PoolHeadroom, metrics: Container[Metric], prompt_time: float = 0.0
-) -> Binding:
+def pool_binding(pool: FleetPool, headroom: PoolHeadroom, prompt_time: float = 0.0) -> Binding:
     """How close a pool is to the load at which an SLO breaks; prompt_time: share of the time with a prompt [1].
 
     Waiting prompts share steps, so prompts may fill nearly all of the time long before the pool is at its capacity.
     """
     share = 1.0 / headroom.load if headroom.load > 0.0 else float("inf")
     shared = f" (prompts that wait are batched, so its prompt time of {percentage(prompt_time, 1)} grows by less)"
-    why = f"{shortage(headroom.resource, metrics)}{shared if 1.0 < prompt_time * headroom.load < float('inf') else ''}"
+    why = shortage(headroom.resource, headroom.metrics)
+    why += shared if 1.0 < prompt_time * headroom.load < float("inf") else ""
     if headroom.load >= 1.0:
         room = f"can take {more_load(headroom.load)} more load by formula: beyond that,"
     elif headroom.load > 0.0:
@@ -524,7 +515,7 @@ def binding_limits(
 ) -> list[Binding]:
     """How close the pools and the SLO classes are to their limits."""
     pools = zip(fleet.pools, headrooms, evaluation.states, strict=True)
-    limits = [pool_binding(pool, headroom, instance.flows.limits, state.utilization) for pool, headroom, state in pools]
+    limits = [pool_binding(pool, headroom, state.utilization) for pool, headroom, state in pools]
     for slo, attainment in zip(instance.problem.slos, evaluation.attainment, strict=True):
         limits.append(attainment_binding(slo.name, 1.0 - float(attainment), 1.0 - slo.attainment))
     return limits
@@ -597,7 +588,12 @@ def fleet_of_plan(plan: Plan, base: Path | None = None) -> tuple[Instance, Fleet
         )
     instance = make_instance(problem_of_plan(plan, base))
     _check_routes(plan, instance)
-    return instance, Fleet(tuple(_pool(plan, instance, pool) for pool in plan.pools))
+    pools = []
+    for pool in plan.pools:
+        stages = (route.decode if Role(pool.role) is Role.DECODE else route.prefill for route in plan.routing)
+        share = np.array([float(stage.get(pool.id, 0.0)) for stage in stages])[instance.flows.source]
+        pools.append(pool_of_record(instance, pool, pool.id, max(pool.replicas - pool.spare_replicas, 1), share))
+    return instance, Fleet(tuple(pools))
 
 
 def planned_volume(plan: Plan) -> float:
@@ -614,14 +610,6 @@ def _check_routes(plan: Plan, instance: Instance) -> None:
         lengths = np.isclose([route.isl, route.osl], [flows.isl[number], flows.osl[number]], rtol=SAME_LENGTH)
         if route.slo_class != slos[int(flows.slo[number])].name or not lengths.all():
             raise InputError(f"routing.{number}: its class and lengths are not those of row {number} of the inputs")
-
-
-def _pool(plan: Plan, instance: Instance, pool: Pool) -> FleetPool:
-    routes = (route.decode if Role(pool.role) is Role.DECODE else route.prefill for route in plan.routing)
-    share = np.array([float(route.get(pool.id, 0.0)) for route in routes])
-    return pool_of_record(
-        instance, pool, pool.id, max(pool.replicas - pool.spare_replicas, 1), share[instance.flows.source]
-    )
 
 
 def routes_of(

@@ -314,10 +314,14 @@ def goodput_volume(instance: Instance, fleet: Fleet) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PoolHeadroom:
-    """Headroom of one pool: it meets every goal up to `load` times its present load; `resource` runs out first."""
+    """Headroom of one pool: it meets every goal up to `load` times its present load; `resource` runs out first.
+
+    metrics: that the classes limit which miss their goal beyond that.
+    """
 
     load: float
     resource: Resource
+    metrics: frozenset[Metric]
 
 
 def pool_headroom(
@@ -331,7 +335,10 @@ def pool_headroom(
     most = largest_load(lambda factor: holds_at(instance, fleet, loads(factor)), most=MOST_MORE)
     before = evaluate(instance, fleet, loads(1.0 if most >= 1.0 else 0.5 * most)) if most > 0.0 else None
     after = evaluate(instance, fleet, loads(max(most, ALIKE) * (1.0 + TOLERANCE / 2.0)))
-    return PoolHeadroom(most, _first_to_give(instance, fleet, index, before, after))
+    slos = instance.problem.slos
+    missed_slos = [slo for slo, share in zip(slos, after.attainment, strict=True) if share < slo.attainment] or slos
+    metrics = frozenset(metric for slo in missed_slos for metric in slo.limits)
+    return PoolHeadroom(most, _first_to_give(instance, fleet, index, before, after), metrics)
 
 
 def _first_to_give(

@@ -23,28 +23,7 @@ import numpy as np
 from costmodel.arrays import FloatArray
 from costmodel.engine import Role
 from costmodel.prefix_cache import Cached, CacheTier, Reuse, TierReads, cached, fixed, tier_reads, uniform_reuse
-from costmodel.queues.decode import (
-    DecodeTime,
-    MixedEngine,
-    MixedSteps,
-    Seats,
-    Steps,
-    ceiling,
-    decode_time,
-    settled_batch,
-)
-from costmodel.queues.prefill import (
-    Lockstep,
-    Prompts,
-    PromptWait,
-    any_busy,
-    beside_prompts,
-    busy_beside,
-    endless_wait,
-    lanes_held_up,
-    lockstep,
-    prompt_wait,
-)
+from costmodel.queues import decode, prefill
 from costmodel.queues.waits import normal_exceeds
 from optimizer.loads.instance import EngineTable, Flows, Instance, prompt_latency
 from optimizer.plans.records import ALIKE, MOST_ROUNDS, NOTABLE, QUICK_CANDIDATES
@@ -86,9 +65,9 @@ class PoolState:
     """
 
     rate: FloatArray
-    wait: PromptWait | None
+    wait: prefill.PromptWait | None
     latency: FloatArray
-    steps: Steps | None
+    steps: decode.Steps | None
     running: float
     full: float
     memory: float
@@ -377,8 +356,8 @@ def _tier_reads(engines: _Engines, state: PoolState, memory: Cached, tier: Cache
 def _overloaded(rate: FloatArray) -> PoolState:
     """The state of a pool that falls behind: every wait is a million seconds."""
     endless, nothing = np.full(rate.size, 1e6), np.zeros(rate.size)
-    steps = Steps(1e6, 1e6, DecodeTime(nothing, nothing, nothing + 1.0), 0.0, nothing + 1e6)
-    return PoolState(rate, endless_wait(np.inf), endless, steps, np.inf, 1.0, np.inf, stable=False)
+    steps = decode.Steps(1e6, 1e6, decode.DecodeTime(nothing, nothing, nothing + 1.0), 0.0, nothing + 1e6)
+    return PoolState(rate, prefill.endless_wait(np.inf), endless, steps, np.inf, 1.0, np.inf, stable=False)
 
 
 def _prefill_state(engines: _Engines) -> PoolState:
@@ -391,8 +370,8 @@ def _prefill_state(engines: _Engines) -> PoolState:
     later = (stages - 1.0) * np.where(flows.new_tokens > budget, full_step, 0.0)
     first = prompt_latency(alone, flows.chunks_of(np.array(budget)), np.array(stages))
     latency = np.maximum(first, alone / stages + later) + lanes.excess
-    wait = prompt_wait(
-        Prompts(
+    wait = prefill.prompt_wait(
+        prefill.Prompts(
             rate=rate,
             alone=service,
             shared=shared,
@@ -402,11 +381,11 @@ def _prefill_state(engines: _Engines) -> PoolState:
             stages=stages,
         )
     )
-    under_way = any_busy(wait.utilization, engines.ranks) if engines.ranks > 1.0 else 0.0
+    under_way = prefill.any_busy(wait.utilization, engines.ranks) if engines.ranks > 1.0 else 0.0
     return PoolState(rate, wait, latency, None, wait.utilization, 0.0, 0.0, wait.load < 1.0, lanes.step, under_way)
 
 
-def _prompts_on_lanes(engines: _Engines) -> tuple[FloatArray, Lockstep]:
+def _prompts_on_lanes(engines: _Engines) -> tuple[FloatArray, prefill.Lockstep]:
     """Latency of prompts (flows,) [s] on lanes that are as busy as it makes them, and what lockstep adds to it.
 
     A prompt takes a + rho (f - a), a alone and f on lanes that are all busy: rho = A / (1 - F + A), where A and F are
@@ -415,17 +394,17 @@ def _prompts_on_lanes(engines: _Engines) -> tuple[FloatArray, Lockstep]:
     flows, tables, rate, at = engines.flows, engines.tables, engines.rate, (engines.pool.shape, engines.pool.chunk)
     alone, full = tables.prefill_alone[at], tables.prefill_time[at]
     if engines.ranks == 1.0:
-        return full, Lockstep(np.zeros(rate.size), 0.0)
+        return full, prefill.Lockstep(np.zeros(rate.size), 0.0)
     own, most = (float(rate @ time) / (engines.stages * engines.servers) for time in (alone, full))
-    busy = busy_beside(own / (1.0 - most + own) if most < 1.0 else 1.0, flows.arrival_scv, engines.servers)
+    busy = prefill.busy_beside(own / (1.0 - most + own) if most < 1.0 else 1.0, flows.arrival_scv, engines.servers)
     weight, count = np.where(rate.any(), rate, flows.share), flows.chunks_of(tables.rank_chunks[at])
 
-    def at_share(busy: float) -> Lockstep:
-        step = beside_prompts(alone, full, busy) / engines.stages / count
-        return lockstep(step, count, weight, lanes=engines.ranks, busy=busy)
+    def at_share(busy: float) -> prefill.Lockstep:
+        step = prefill.beside_prompts(alone, full, busy) / engines.stages / count
+        return prefill.lockstep(step, count, weight, lanes=engines.ranks, busy=busy)
 
     longer = min(busy + float(rate @ at_share(busy).excess) / engines.servers, 1.0)
-    return beside_prompts(alone, full, busy), at_share(longer)
+    return prefill.beside_prompts(alone, full, busy), at_share(longer)
 
 
 def _decode_state(engines: _Engines) -> PoolState:
@@ -434,13 +413,13 @@ def _decode_state(engines: _Engines) -> PoolState:
     read_share, total = float(work @ engines.slope), float(work.sum())
     if read_share >= 1.0:
         return _overloaded(rate)
-    running = settled_batch(tables.seqs, tables.decode_base[engines.pool.shape], total / (1.0 - read_share))
+    running = decode.settled_batch(tables.seqs, tables.decode_base[engines.pool.shape], total / (1.0 - read_share))
     base = engines.base(running)
     step = base / (1.0 - read_share)
     own, jitter = _company_of_requests(engines, running, base)
     nothing = np.zeros(rate.size)
-    time = DecodeTime(nothing, nothing, nothing + 1.0, own)
-    steps = Steps(step, step, time, jitter, step + own, others=-math.expm1(-running))
+    time = decode.DecodeTime(nothing, nothing, nothing + 1.0, own)
+    steps = decode.Steps(step, step, time, jitter, step + own, others=-math.expm1(-running))
     memory, over = engines.memory(step * work)
     room = (engines.seats - running) * np.sqrt(engines.pool.replicas / (engines.flows.peakedness * max(running, 1e-12)))
     full, stable = min(over + float(normal_exceeds(room)), 1.0), running <= engines.seats and memory < 1.0
@@ -478,7 +457,7 @@ class _Mean:
     """
 
     engines: _Engines
-    mixed: MixedSteps
+    mixed: decode.MixedSteps
     running: float
     busy: float
     attention: float
@@ -510,7 +489,7 @@ class _Mean:
         return self.mixed.carried * self.attention
 
     @cached_property
-    def queue(self) -> tuple[PromptWait, FloatArray, tuple[float, float]]:
+    def queue(self) -> tuple[prefill.PromptWait, FloatArray, tuple[float, float]]:
         """Wait of prompts, their latency once started (flows,) [s], and `lane_step` and `under_way` of `PoolState`."""
         engines, steps, stages, ranks = self.engines, self.mixed, self.engines.stages, self.engines.ranks
         if ranks > 1.0:  # where prompts wait, there is one on every lane
@@ -518,17 +497,17 @@ class _Mean:
         service, full = steps.turns(self.reads, stages)[1], (steps.full + self.reads) / stages
         shared = np.minimum(engines.flows.new_tokens / steps.room * full, service)
         scv = engines.flows.arrival_scv
-        wait = prompt_wait(Prompts(engines.rate, service, shared, full, engines.servers, scv, stages))
+        wait = prefill.prompt_wait(prefill.Prompts(engines.rate, service, shared, full, engines.servers, scv, stages))
         if ranks == 1.0:
             return wait, steps.turns(self.reads, stages)[0], (0.0, 0.0)
-        busy = busy_beside(self.busy, scv, engines.servers)
+        busy = prefill.busy_beside(self.busy, scv, engines.servers)
         steps = _mixed(engines, self.running, self.attention, busy)
         step = (steps.turn + self.reads) / stages
-        lanes = lockstep(step, steps.count, engines.per_engine, lanes=ranks, busy=busy)
-        return wait, steps.turns(self.reads, stages)[0] + lanes.excess, (lanes.step, any_busy(busy, ranks))
+        lanes = prefill.lockstep(step, steps.count, engines.per_engine, lanes=ranks, busy=busy)
+        return wait, steps.turns(self.reads, stages)[0] + lanes.excess, (lanes.step, prefill.any_busy(busy, ranks))
 
     @cached_property
-    def mixed_engine(self) -> MixedEngine:
+    def mixed_engine(self) -> decode.MixedEngine:
         """Prompts beside decodes, at the chance that they find the engines busy."""
         wait = self.queue[0]
         return _mixed_engine(self.engines, self, wait.utilization, wait.chance)
@@ -596,7 +575,7 @@ def _mean_engine(engines: _Engines) -> _Mean | None:
 
 def _mixed(
     engines: _Engines, running: float, attention: float, busy: float, fewest: FloatArray | float = 1.0
-) -> MixedSteps:
+) -> decode.MixedSteps:
     """Mixed steps read off the tables between the batch sizes next to those that run.
 
     running: requests of an engine [1]; attention: KV reads of its batch [s]; busy: share of the time in which a lane
@@ -618,19 +597,19 @@ def _mixed(
     room = max(budget - carried_share * running / lanes, 1.0)
     count = np.maximum(np.ceil(new / room), fewest)
     at = (shape, near, chunk)
-    steps = beside_prompts(tables.mixed_alone[at], tables.mixed_base[at], min(busy, 1.0))
+    steps = prefill.beside_prompts(tables.mixed_alone[at], tables.mixed_base[at], min(busy, 1.0))
     longer = np.maximum(steps - carried_share * tables.decode_base[shape, near][:, None], 0.0)
     work = read(longer * tables.chunk_count[at])
     chunks = float(per_engine @ count) / max(engines.all_per_engine, 1e-12) if ranks == 1.0 else 1.0
-    pace = float(lanes_held_up(lanes, min(busy, 1.0), chunks))
+    pace = float(prefill.lanes_held_up(lanes, min(busy, 1.0), chunks))
     turn = carried_share * base + work / count
     full = max(float(read(tables.full_base[at])), float(turn.max()))
     decode_step = (1.0 - carried_share) * (base + attention) if engines.stages > 1.0 else 0.0
     hold_up = (pace - 1.0) * np.maximum(work - count * decode_step, 0.0)
-    return MixedSteps(base, carried_share, turn, count, (work + hold_up) / lanes, full, room)
+    return decode.MixedSteps(base, carried_share, turn, count, (work + hold_up) / lanes, full, room)
 
 
-def _mixed_engine(engines: _Engines, mean: _Mean, busy: float, all_busy: float) -> MixedEngine:
+def _mixed_engine(engines: _Engines, mean: _Mean, busy: float, all_busy: float) -> decode.MixedEngine:
     """Prompts beside decodes; busy: share of the time in which a lane has a prompt, all_busy: P(all lanes have) [1]."""
     flows, mixed, slope, stages = engines.flows, mean.mixed, engines.slope, engines.stages
     whole = np.floor(flows.new_tokens / mixed.room)
@@ -640,7 +619,7 @@ def _mixed_engine(engines: _Engines, mean: _Mean, busy: float, all_busy: float) 
     batch = max(mean.batch, 1e-9)
     typical = float(engines.work @ slope) / float(engines.work.sum())
     lanes = stages * engines.ranks
-    return MixedEngine(
+    return decode.MixedEngine(
         rate=mean.rate,
         weight=engines.weight,
         extra=mixed.extra,
@@ -649,7 +628,7 @@ def _mixed_engine(engines: _Engines, mean: _Mean, busy: float, all_busy: float) 
         steps=np.maximum(flows.osl - 1.0, 1.0),
         quiet=mean.quiet,
         slope=mean.attention / batch + engines.base(batch + 1.0) - engines.base(batch),
-        busy=any_busy(busy, engines.ranks),
+        busy=prefill.any_busy(busy, engines.ranks),
         sent=min(all_busy / max(busy, 1e-12), 1.0),
         mixed_steps=spans,
         carried=mixed.carried,
@@ -674,22 +653,24 @@ def _swing(engines: _Engines, mean: _Mean) -> float:
     if lanes == 1.0 or mean.busy <= 0.0:
         return 1.0
     chunks = np.array(float(engines.per_engine @ mean.mixed.count) / mean.rate if engines.ranks == 1.0 else 1.0)
-    low, high = (float(busy * lanes_held_up(lanes, busy, chunks)) for busy in (less, more))
+    low, high = (float(busy * prefill.lanes_held_up(lanes, busy, chunks)) for busy in (less, more))
     return float(max((high - low) / (more - less) * (less + more) / (high + low), 0.0))
 
 
-def _steps(mean: _Mean, seats: float, full_step: float) -> Steps:
+def _steps(mean: _Mean, seats: float, full_step: float) -> decode.Steps:
     """Distribution of the TPOT of each flow beside prompts; full_step: of a batch that takes all seats [s]."""
     engines, mixed, engine, prompts_left = mean.engines, mean.mixed, mean.mixed_engine, mean.left
     mean_extra = float(engine.weight @ np.minimum(mixed.extra / mixed.spans, mixed.most))
     number = float(engine.weight @ prompts_left)
     several = max(number / max(-math.expm1(-number), 1e-12), 1.0)
-    time = decode_time(engine, prompts_left, min(several * mean_extra, mixed.most), mean.queue[0].together)
+    time = decode.decode_time(engine, prompts_left, min(several * mean_extra, mixed.most), mean.queue[0].together)
     calm = mean.quiet + time.own
-    longest = np.clip(ceiling(engine, seats, full_step), calm, max(mean.step, mean.quiet + mixed.most) + time.own)
+    longest = np.clip(
+        decode.ceiling(engine, seats, full_step), calm, max(mean.step, mean.quiet + mixed.most) + time.own
+    )
     lengths, rates = _prompt_steps(mean)
     jitter = engines.flows.peakedness * mean.step * float(engines.work @ engines.slope**2)
-    return Steps(
+    return decode.Steps(
         step=mean.step,
         quiet=mean.quiet,
         time=time,
@@ -718,7 +699,7 @@ def _prompt_steps(mean: _Mean) -> tuple[FloatArray, FloatArray]:
     return lengths, np.tile(engines.per_engine, 2) * rates
 
 
-def _seats(mean: _Mean, steps: Steps, seats: float, full_step: float) -> Seats:
+def _seats(mean: _Mean, steps: decode.Steps, seats: float, full_step: float) -> decode.Seats:
     """The pool's seats; full_step: of a batch that takes all of an engine [s].
 
     All engines vary together as one would by itself with arrivals like theirs: the router evens out the rest. The seats
@@ -727,7 +708,7 @@ def _seats(mean: _Mean, steps: Steps, seats: float, full_step: float) -> Seats:
     engine, (wait, latency, _), engines = mean.mixed_engine, mean.queue, mean.mixed_engine.engines
     tpot = steps.quiet + steps.time.own + (1.0 - steps.time.undisturbed) * steps.time.mean
     lives = wait.chance * wait.mean + float(engine.weight @ (latency + engine.steps * tpot))
-    return Seats(
+    return decode.Seats(
         engines=engines,
         seats=seats,
         rate=engines * engine.rate,

@@ -6,22 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from costmodel import workload
 from costmodel.arrays import FloatArray, IntArray
 from costmodel.engine import Role
 from costmodel.errors import InputError
 from costmodel.metric import Metric
 from costmodel.simulator.metrics import gap_edges
-from costmodel.workload import (
-    MOST_PAGES,
-    Pages,
-    Sessions,
-    Trace,
-    diurnal_arrivals,
-    draw_lengths,
-    draw_turns,
-    gamma_arrivals,
-    make_trace,
-)
 from optimizer.fleets.fleet import Fleet, hand_over_mix
 from optimizer.fleets.pool import PACE, pool_state
 from optimizer.loads.instance import Demand, Instance
@@ -48,14 +38,14 @@ def simulated_trace(instance: Instance, fleet: Fleet, requests: int, seed: int, 
         return _session_trace(instance, fleet, load.sessions, requests, seed=seed, volume=volume)
     names = np.unique([slo.name for slo in instance.problem.slos], return_inverse=True)[1]
     order = np.lexsort((flows.osl, flows.isl, names[flows.slo]))  # the draws don't depend on the order in the file
-    isl, osl, place = draw_lengths(flows.isl[order], flows.osl[order], flows.share[order], requests, seed)
+    isl, osl, place = workload.draw_lengths(flows.isl[order], flows.osl[order], flows.share[order], requests, seed)
     flow = order[place]
-    arrival = gamma_arrivals(requests, load.request_rate * volume, load.burstiness, seed)
+    arrival = workload.gamma_arrivals(requests, load.request_rate * volume, load.burstiness, seed)
     return _demand(instance, fleet, (arrival, isl, osl), flow, seed=seed, volume=volume)
 
 
 def _session_trace(
-    instance: Instance, fleet: Fleet, sessions: Sessions, requests: int, *, seed: int, volume: float
+    instance: Instance, fleet: Fleet, sessions: workload.Sessions, requests: int, *, seed: int, volume: float
 ) -> Demand:
     """Turns of sessions that are in progress, and of new ones; the class of each session is drawn by share."""
     flows, load = instance.flows, instance.problem.workload
@@ -64,8 +54,8 @@ def _session_trace(
     mean, rate = sessions.turns.mean, load.request_rate * volume / sessions.turns.mean
     begin = float(np.ceil(sessions.turns.longest)) * (sessions.pause.mean + service)
     share, spare = MORE_SESSIONS
-    starts = gamma_arrivals(int(share * requests / mean + begin * rate) + spare, rate, load.burstiness, seed)
-    turns, session = draw_turns(
+    starts = workload.gamma_arrivals(int(share * requests / mean + begin * rate) + spare, rate, load.burstiness, seed)
+    turns, session = workload.draw_turns(
         sessions, starts, requests, begin=begin, service=service, most=load.max_tokens, seed=seed
     )
     flow = _flows_of(instance, _classes(instance, starts.size, seed)[session], turns.isl, turns.osl)
@@ -74,7 +64,7 @@ def _session_trace(
     return replace(demand, trace=replace(paged, after=turns.after, pause=turns.pause))
 
 
-def _pages(instance: Instance, sessions: Sessions, turns: Trace, session: IntArray) -> Pages:
+def _pages(instance: Instance, sessions: workload.Sessions, turns: workload.Trace, session: IntArray) -> workload.Pages:
     """The hash blocks of the prompts: those of the system prompt, then the session's own.
 
     As long as the engine's own blocks, or by powers of two longer where there would be too many.
@@ -83,7 +73,7 @@ def _pages(instance: Instance, sessions: Sessions, turns: Trace, session: IntArr
     numbers, session = np.unique(session, return_inverse=True)
     longest = np.zeros(numbers.size, dtype=np.int64)
     np.maximum.at(longest, session, turns.isl)
-    while float((longest // size).sum()) > MOST_PAGES:
+    while float((longest // size).sum()) > workload.MOST_PAGES:
         size *= 2
     common = int(sessions.system_prompt) // size
     own = np.maximum(longest // size - common, 0)
@@ -94,7 +84,7 @@ def _pages(instance: Instance, sessions: Sessions, turns: Trace, session: IntArr
     place = np.arange(common)
     is_common = place < counts[:, None]
     ids[(starts[:, None] + place)[is_common]] = np.broadcast_to(place, is_common.shape)[is_common]
-    return Pages(ids, counts, size, common if bool((counts >= common).any()) else 0)
+    return workload.Pages(ids, counts, size, common if bool((counts >= common).any()) else 0)
 
 
 def recorded_trace(instance: Instance, fleet: Fleet, recording: Recorded, volume: float = 1.0) -> Demand:
@@ -170,7 +160,7 @@ def _demand(
         found_tokens = found_tokens * (luck < hit[first, flow])
         is_read = luck < read[first, flow]
     cached_tokens = np.minimum(np.floor(found_tokens).astype(np.int64), isl - 1)
-    trace = make_trace(
+    trace = workload.make_trace(
         arrival,
         isl,
         osl,
@@ -247,7 +237,7 @@ def diurnal_demands(
     rates, demands = load.request_rate * volume * profile, []
     for run_seed in range(seed, seed + SEEDS * replications, SEEDS):
         drawn = simulated_trace(instance, fleet, requests, run_seed)
-        arrival = diurnal_arrivals(requests, rates, load.burstiness, run_seed)
+        arrival = workload.diurnal_arrivals(requests, rates, load.burstiness, run_seed)
         demands.append(replace(drawn, trace=replace(drawn.trace, arrival=arrival)))
     return demands
 

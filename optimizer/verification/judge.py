@@ -18,22 +18,8 @@ from costmodel.engine import Role
 from costmodel.errors import PdplanError
 from costmodel.memory import kv_capacity_bytes
 from costmodel.metric import METRICS, OWN_FIELDS, SHOWN_ALWAYS, Metric, Scope
+from costmodel.simulator import metrics
 from costmodel.simulator.fleet import UNLIMITED, Limits, Router, SimulatedFleet, SimulatedPool, SimulatedTier
-from costmodel.simulator.metrics import (
-    BATCHES,
-    TAIL,
-    WARM_UP,
-    Overload,
-    Result,
-    measured,
-    overload,
-    percentiles,
-    piled_up,
-    share_of,
-    steady,
-    steady_throughput,
-    within,
-)
 from costmodel.simulator.run import simulate
 from costmodel.simulator.steps import GridSteps, cost_steps
 from optimizer.fleets.fleet import Fleet, FleetPool, boundary, pool_config
@@ -55,7 +41,7 @@ from search_spaces.problem import Balancing
 
 Some = TypeVar("Some", bound=np.generic)
 
-MOST_RUNS = BATCHES
+MOST_RUNS = metrics.BATCHES
 """Runs of one verdict at most: each batch of its interval is a whole run then."""
 MOST_JUDGED = 300_000
 """Requests of one verdict at most: a share of 90 % is known to 0.3 points by then where every tenth request tells
@@ -69,7 +55,7 @@ class Run:
     """One run of one demand."""
 
     demand: Demand
-    result: Result
+    result: metrics.Result
 
     @classmethod
     def of(cls, demand: Demand, engines: SimulatedFleet) -> Run:
@@ -87,7 +73,7 @@ class Judgement:
 
     rate: float
     classes: tuple[ClassJudgement, ...]
-    overload: Overload
+    overload: metrics.Overload
     engines: SimulatedFleet
     runs: tuple[Run, ...]
     crowded: bool = False
@@ -242,8 +228,8 @@ def judge_runs(
     engines: SimulatedFleet,
     simulations: Sequence[Run],
     *,
-    tail: float = TAIL,
-    warm_up: float = WARM_UP,
+    tail: float = metrics.TAIL,
+    warm_up: float = metrics.WARM_UP,
 ) -> Judgement:
     """Judge runs of one fleet together, without the first `warm_up` of each; tail: of the intervals (`share_of`)."""
     runs = tuple(simulations)
@@ -254,7 +240,7 @@ def judge_runs(
     return Judgement(gaps / max(sum(spans), 1e-12), classes, worst, engines, runs, late=late)
 
 
-def falls_behind(instance: Instance, runs: Sequence[Run], pools: int) -> tuple[Overload, frozenset[int]]:
+def falls_behind(instance: Instance, runs: Sequence[Run], pools: int) -> tuple[metrics.Overload, frozenset[int]]:
     """Whether the fleet falls behind its arrivals; if only some pools do, the overload of the worst.
 
     A small pool whose queue grows without end would be hidden among the requests of the others. Also the numbers of the
@@ -263,11 +249,11 @@ def falls_behind(instance: Instance, runs: Sequence[Run], pools: int) -> tuple[O
     """
     results, routes = [run.result for run in runs], [_pools(run) for run in runs]
     members = [instance.flows.slo[run.demand.flow] for run in runs]
-    whole, pools_behind = overload(results), list[tuple[Overload, list[BoolArray]]]()
+    whole, pools_behind = metrics.overload(results), list[tuple[metrics.Overload, list[BoolArray]]]()
     for number in range(pools):
         own = [(first == number) | (later == number) for first, later in routes]
         if any(map(np.any, own)):
-            pool = whole if all(map(np.all, own)) else overload(results, own)
+            pool = whole if all(map(np.all, own)) else metrics.overload(results, own)
             pools_behind += [(pool, own)] * pool.overloaded
     if not (whole.overloaded or pools_behind):
         return whole, frozenset()
@@ -283,7 +269,7 @@ def counted(
     number: int | None = None,
     *,
     several: bool = False,
-    warm_up: float = WARM_UP,
+    warm_up: float = metrics.WARM_UP,
 ) -> list[BoolArray]:
     """Masks of the requests of each run that count: those after its warm-up.
 
@@ -291,7 +277,7 @@ def counted(
     """
     masks = []
     for run in runs:
-        mask = steady(run.result, warm_up)
+        mask = metrics.steady(run.result, warm_up)
         mask = mask if number is None else mask & (instance.flows.slo[run.demand.flow] == number)
         masks.append(mask & (run.demand.trace.osl > 1) if several else mask)
     return masks
@@ -318,10 +304,12 @@ def _judged(instance: Instance, runs: tuple[Run, ...], number: int, tail: float,
 
     def quantiles(metric: Metric) -> Quantiles:
         masks = several if METRICS[metric].scope is Scope.LATER else counts
-        return Quantiles.of(percentiles(pooled((getattr(run.result, metric) for run in runs), masks), QUANTILES))
+        return Quantiles.of(
+            metrics.percentiles(pooled((getattr(run.result, metric) for run in runs), masks), QUANTILES)
+        )
 
-    good = [within(run.result, slo.limits)[mask] for run, mask in zip(runs, counts, strict=True)]
-    attainment = share_of(good, tail)
+    good = [metrics.within(run.result, slo.limits)[mask] for run, mask in zip(runs, counts, strict=True)]
+    attainment = metrics.share_of(good, tail)
     return ClassJudgement(
         name=slo.name,
         attainment=attainment.share,
@@ -345,7 +333,7 @@ def distance(instance: Instance, judgement: Judgement) -> float:
         counts, runs = counted(instance, judgement.runs, number), [run.result for run in judgement.runs]
         ratios = np.stack(
             [
-                pooled((measured(result, metric) for result in runs), counts) / limit
+                pooled((metrics.measured(result, metric) for result in runs), counts) / limit
                 for metric, limit in slo.limits.items()
             ]
         )
@@ -362,7 +350,7 @@ def in_time(instance: Instance, run: Run) -> BoolArray:
     member = instance.flows.slo[run.demand.flow]
     good = np.zeros(member.size, dtype=bool)
     for k, slo in enumerate(instance.problem.slos):
-        good |= within(run.result, slo.limits) & (member == k)
+        good |= metrics.within(run.result, slo.limits) & (member == k)
     return good
 
 
@@ -425,7 +413,7 @@ def pool_backlog(run: Run, number: int, role: Role) -> int:
     requests = np.ones(trace.size, dtype=np.bool_) if pool_index is None else pool_index == number
     came = result.prompt_end if role is Role.DECODE else result.arrival
     went = result.prompt_end if role is Role.PREFILL else result.finish
-    return piled_up(result, came[requests], went[requests])[0]
+    return metrics.piled_up(result, came[requests], went[requests])[0]
 
 
 def pools_to_blame(instance: Instance, judgement: Judgement) -> tuple[int, ...]:
@@ -463,7 +451,7 @@ def breakdown(instance: Instance, judgement: Judgement) -> tuple[int, str] | Non
             own = (pool >= 0) & (instance.flows.slo[run.demand.flow] == number)
             for column, metric in enumerate(Metric):
                 if metric in slo.limits:
-                    over = own & ~within(run.result, {metric: slo.limits[metric]})
+                    over = own & ~metrics.within(run.result, {metric: slo.limits[metric]})
                     late[:, column] += np.bincount(pool[over], minlength=pools)
     worst = int(np.argmax(totals))
     if not late[worst].any():  # too few requests to tell
@@ -493,11 +481,11 @@ def _late(instance: Instance, run: Run, behind: BoolArray) -> tuple[BoolArray, B
     result, slo = run.result, instance.flows.slo[run.demand.flow]
     first, later = np.zeros(slo.size, dtype=np.bool_), np.zeros(slo.size, dtype=np.bool_)
     for number, objective in enumerate(instance.problem.slos):
-        counts = steady(result) & (slo == number) & behind[number]
-        misses = counts & ~within(result, objective.limits)
+        counts = metrics.steady(result) & (slo == number) & behind[number]
+        misses = counts & ~metrics.within(result, objective.limits)
         late = {scope: np.zeros(slo.size, dtype=np.bool_) for scope in Scope}
         for metric, limit in objective.limits.items():
-            late[METRICS[metric].scope] |= measured(result, metric) > limit
+            late[METRICS[metric].scope] |= metrics.measured(result, metric) > limit
         late_first = late[Scope.FIRST] | np.isnan(result.ttft)
         late_first |= late[Scope.WHOLE] & ~late[Scope.LATER] & (result.ttft > 0.5 * result.e2e)
         first |= misses & late_first
@@ -596,7 +584,7 @@ class Trials:
 
 
 def _point(instance: Instance, judgement: Judgement, rate: float) -> RatePoint:
-    served_rate, tokens = np.mean([steady_throughput(run.result) for run in judgement.runs], axis=0).tolist()
+    served_rate, tokens = np.mean([metrics.steady_throughput(run.result) for run in judgement.runs], axis=0).tolist()
     counts = counted(instance, judgement.runs)
     good = pooled((in_time(instance, run) for run in judgement.runs), counts)
     times = pooled((np.where(run.result.finished, run.result.e2e, np.inf) for run in judgement.runs), counts)

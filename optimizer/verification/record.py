@@ -16,22 +16,8 @@ from optimizer.fleets.build_plan import binding, engine_pools, more_load, with_l
 from optimizer.fleets.error_bars import ANALYTIC, bars_between
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import ENDS, Instance, Resource, at_quantile
+from optimizer.plans import records
 from optimizer.plans.plan import Binding, ClassResult, Plan
-from optimizer.plans.records import (
-    BURST,
-    QUANTILES,
-    QUEUE,
-    Breakdown,
-    ErrorBars,
-    JudgedFleet,
-    Quantiles,
-    RecordedRun,
-    SimulatedClass,
-    SimulatedRate,
-    Simulation,
-    TunedFleet,
-    Tuning,
-)
 from search_spaces.problem import Goal
 
 from .bench import Bench, Verdict, by_requests, goodput_of
@@ -75,12 +61,12 @@ def other_rates(bench: Bench, winner: Verdict, by_formula: float) -> dict[str, A
         most = planned_rate
     rows = [*((point.rate, point, point.breaks) for point in points), (planned_rate, winner.judgement, None)]
     curve = [
-        SimulatedRate(
+        records.SimulatedRate(
             rate_rps=rate * portion.parts,
             held=judgement.proven,
             outcome=judgement.outcome,
             overloaded=judgement.overloaded,
-            breakdown=None if breaks is None else Breakdown(winner.fleet.pools[breaks[0]].name, breaks[1]),
+            breakdown=None if breaks is None else records.Breakdown(winner.fleet.pools[breaks[0]].name, breaks[1]),
             classes=list(judgement.classes),
         )
         for rate, judgement, breaks in sorted(rows, key=lambda row: row[0])
@@ -94,9 +80,9 @@ def other_rates(bench: Bench, winner: Verdict, by_formula: float) -> dict[str, A
     }
 
 
-def judged_fleet(instance: Instance, label: str, verdict: Verdict) -> JudgedFleet:
+def judged_fleet(instance: Instance, label: str, verdict: Verdict) -> records.JudgedFleet:
     """The record of a fleet other than the plan's."""
-    return JudgedFleet(
+    return records.JudgedFleet(
         what=label,
         pools=engine_pools(instance, verdict.fleet),
         cost_usd_per_hour=verdict.cost,
@@ -110,16 +96,16 @@ def judged_fleet(instance: Instance, label: str, verdict: Verdict) -> JudgedFlee
     )
 
 
-def tuning_record(bench: Bench, winner: Verdict, tuning: Tuned) -> Tuning:
+def tuning_record(bench: Bench, winner: Verdict, tuning: Tuned) -> records.Tuning:
     """The record of the fleets that tuning looked at and judged."""
     best, compared_count = front_beside(bench, winner, tuning)
     share = bench.instance.flows.share / bench.instance.flows.share.sum()
-    return Tuning(
+    return records.Tuning(
         objectives=["cost", "tail"] if tuning.wish.front else ["cost"],
         looks=len(tuning.looks),
         compared=compared_count,
         front=[
-            TunedFleet(
+            records.TunedFleet(
                 pools=engine_pools(bench.instance, verdict.fleet),
                 served=[min(float(pool.route @ share), 1.0) for pool in verdict.fleet.pools],
                 cost_usd_per_hour=verdict.cost,
@@ -132,7 +118,7 @@ def tuning_record(bench: Bench, winner: Verdict, tuning: Tuned) -> Tuning:
     )
 
 
-def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResult) -> Simulation:
+def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResult) -> records.Simulation:
     """The record of the fleet that a search came to; plan: by formula."""
     judgement, instance = winner.judgement, bench.instance
     rates = other_rates(bench, winner, plan.goodput_rps)
@@ -142,7 +128,7 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResul
     gaps = pooled((run.itl_max for run in runs), counted(instance, judgement.runs, several=True))
     good = pooled((in_time(instance, run) for run in judgement.runs), counted(instance, judgement.runs))
     rejections = sum(engine.rejected for run in runs for engine in run.engines)
-    return Simulation(
+    return records.Simulation(
         requests=requests,
         replications=len(runs),
         seed=bench.seed,
@@ -153,7 +139,7 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResul
         attainment=float(good.mean()),
         classes=[_class(instance, judgement, plan.classes[k], k) for k in range(len(judgement.classes))],
         cdf_shares=list(CDF_SHARES),
-        itl_max_p99_s=0.0 if not gaps.size else percentiles(gaps, QUANTILES[-1:])[0],
+        itl_max_p99_s=0.0 if not gaps.size else percentiles(gaps, records.QUANTILES[-1:])[0],
         preemptions_per_request=sum(engine.preemptions for run in runs for engine in run.engines) / requests,
         prefix_hit_share=hit_share(instance, judgement),
         rejected=rejections / requests,
@@ -169,12 +155,12 @@ def simulation_of(bench: Bench, winner: Verdict, plan: Plan, result: SearchResul
     )
 
 
-def recorded_run(bench: Bench, fleet: Fleet) -> RecordedRun | None:
+def recorded_run(bench: Bench, fleet: Fleet) -> records.RecordedRun | None:
     """The record of the plan's fleet under the recorded requests in their own order; None if nothing was recorded."""
     recording, replay = bench.instance.problem.recorded, bench.replayed(fleet)
     if recording is None or replay is None:
         return None
-    return RecordedRun(
+    return records.RecordedRun(
         source=recording.source,
         requests=recording.arrival.size,
         of=recording.of,
@@ -182,10 +168,12 @@ def recorded_run(bench: Bench, fleet: Fleet) -> RecordedRun | None:
     )
 
 
-def _class(instance: Instance, judgement: Judgement, formula_result: ClassResult, number: int) -> SimulatedClass:
+def _class(
+    instance: Instance, judgement: Judgement, formula_result: ClassResult, number: int
+) -> records.SimulatedClass:
     item = judgement.classes[number]
     ttft, tpot = _first_and_later(instance, judgement, number)
-    return SimulatedClass(
+    return records.SimulatedClass(
         **{entry.name: getattr(item, entry.name) for entry in fields(item)},
         by_formula=formula_result.latencies,
         ttft_cdf_s=list(percentiles(ttft, CDF_SHARES)) if ttft.size else [],
@@ -202,7 +190,7 @@ def _first_and_later(
     return ttft, pooled((run.result.tpot for run in runs), counted(instance, runs, number, several=True))
 
 
-def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[ErrorBars]:
+def simulated_error_bars(bench: Bench, fleet: Fleet) -> list[records.ErrorBars]:
     """Each class with all steps at the quick and at the slow end of their 90 % interval, simulated.
 
     Stretches of a recording differ much, so that all of it is served, in order.
@@ -236,8 +224,8 @@ def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult
             "simulated": True,
             "simulation": simulation,
             "attainment": simulation.attainment,
-            "ttft_s": Quantiles.of(percentiles(ttft, QUANTILES)),
-            "tpot_s": Quantiles.of(percentiles(tpot, QUANTILES)),
+            "ttft_s": records.Quantiles.of(percentiles(ttft, records.QUANTILES)),
+            "tpot_s": records.Quantiles.of(percentiles(tpot, records.QUANTILES)),
             "goodput_rps": goodput,
             "goodput_per_dollar": goodput * SECONDS_PER_HOUR / (plan.cost_usd_per_hour or np.inf),
             "classes": classes,
@@ -247,7 +235,7 @@ def as_simulated(bench: Bench, plan: Plan, winner: Verdict, result: SearchResult
     )
 
 
-def _assumptions(plan: Plan, simulation: Simulation) -> list[str]:
+def _assumptions(plan: Plan, simulation: records.Simulation) -> list[str]:
     runs = "one run" if simulation.replications == 1 else f"{simulation.replications} runs"
     sentence = (
         f"Latencies, attainment and goodput are simulated: {simulation.requests:,} requests in {runs} at "
@@ -267,7 +255,7 @@ def route_attainment(instance: Instance, judgement: Judgement) -> FloatArray:
         return np.asarray(np.bincount(flow, weights=good, minlength=flows) / came)
 
 
-def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> list[Binding]:
+def with_simulated_headroom(rows: Sequence[Binding], simulation: records.Simulation) -> list[Binding]:
     """Limits by formula; limits of pools are simulated, with their reason, where the simulation refutes them.
 
     The simulation refutes a pool's limit in two cases: by formula the pool is full below the goodput, or it still has
@@ -297,8 +285,8 @@ def with_simulated_headroom(rows: Sequence[Binding], simulation: Simulation) -> 
 
 def breakdown_words(limit: str) -> str:
     """Say what a pool does that breaks a limit."""
-    if limit == QUEUE:
+    if limit == records.QUEUE:
         return "falls behind and its queue grows"
-    if limit == BURST:
+    if limit == records.BURST:
         return "does not recover from a burst that fills its KV memory"
     return f"makes too many requests exceed the {METRICS[Metric(limit)].label} limit"

@@ -255,14 +255,14 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
         slots=() if profile is None else slots_of_day(instance, judgement, profile, volume),
         cpu_seconds=time.process_time() - start,
     )
-    settings = {"requests": request.run_requests, "seed": request.seed}
+    trials = seeded_trials(whole)
     if request.curve:
         tell("going through the rates", 0.5)
-        curve = latency_curve(instance, fleet, **settings)
+        curve = latency_curve(trials, whole.requests)
         return replace(simulation, curve=curve, goodput=curve.goodput)
     if request.goodput:
         tell("finding the goodput", 0.5)
-        return replace(simulation, goodput=goodput(instance, fleet, **settings))
+        return replace(simulation, goodput=trials.goodput(TOLERANCE))
     return simulation
 
 
@@ -496,18 +496,10 @@ def judge(
     return replace(judgement, rate=instance.problem.workload.request_rate * volume)
 
 
-def seeded_trials(instance: Instance, fleet: Fleet, requests: int, seed: int) -> Trials:
-    """Trials of a fleet in runs of so many requests, none made yet."""
-    whole, rule = Slice.whole(instance, fleet, requests, seed), until_decided(requests)
-    return Trials(instance, lambda volume: replace(whole, volume=volume).judged(requests, rule))
-
-
-def goodput(instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, tolerance: float = TOLERANCE) -> Goodput:
-    """Highest rate at which every class is shown to meet its goal, to `tolerance` (relative), by bisection.
-
-    requests: of each run; runs are doubled while a goal lies within its interval. Mix and routing are unchanged.
-    """
-    return seeded_trials(instance, fleet, requests, seed).goodput(tolerance)
+def seeded_trials(whole: Slice) -> Trials:
+    """Trials of a fleet at any volume; runs are doubled while a goal lies within its interval."""
+    rule = until_decided(whole.requests)
+    return Trials(whole.instance, lambda volume: replace(whole, volume=volume).judged(whole.requests, rule))
 
 
 @dataclass(frozen=True, slots=True)
@@ -524,15 +516,13 @@ class Curve:
     goodput: Goodput
 
 
-def latency_curve(
-    instance: Instance, fleet: Fleet, *, requests: int, seed: int = 0, tolerance: float = TOLERANCE
-) -> Curve:
-    """Run a fleet at rates around its saturation point, with common random numbers.
+def latency_curve(trials: Trials, requests: int, tolerance: float = TOLERANCE) -> Curve:
+    """Run a fleet at rates around its saturation point, with common random numbers; requests: of each run.
 
     The knee maximises Kleinrock's power, throughput / mean response time (Kleinrock 1979, Power and deterministic rules
     of thumb): beyond it the delay grows faster, in proportion, than what is served.
     """
-    trials, demand = seeded_trials(instance, fleet, requests, seed), instance.problem.workload.request_rate
+    demand = trials.instance.problem.workload.request_rate
     saturation, _ = boundary(lambda volume: not trials.at(volume).overloaded, tolerance, ends=VOLUMES)
     if saturation >= VOLUMES[1]:
         raise InputError(

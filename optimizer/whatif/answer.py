@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
@@ -16,17 +16,8 @@ from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import dollars
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
+from optimizer.plans import records
 from optimizer.plans.plan import Status
-from optimizer.plans.records import (
-    TOLERANCE,
-    ClassLatencies,
-    EnginePool,
-    Flip,
-    LeverSensitivity,
-    Outcome,
-    pool_records,
-    read_pools,
-)
 from optimizer.search.search import Engines, engines_of
 from search_spaces.problem import Problem
 
@@ -77,18 +68,13 @@ class Answer:
     gap: float | None = None
     goodput: float = 0.0
     gpus: Mapping[str, int] = field(default_factory=dict)
-    pools: tuple[EnginePool, ...] = ()
+    pools: tuple[records.EnginePool, ...] = ()
     binding: str = ""
     attainment: float | None = None
     refuted: tuple[Answer, ...] = ()
     fault: str = ""
     fleet: str = ""
     case: Case | None = field(default=None, repr=False)
-
-    @property
-    def portable(self) -> Answer:
-        """The answer without tables, to send to another process."""
-        return replace(self, case=None, refuted=tuple(replace(miss, case=None) for miss in self.refuted))
 
     @property
     def row(self) -> dict[str, Any]:
@@ -102,7 +88,7 @@ class Answer:
             "goodput_per_dollar": self.goodput * SECONDS_PER_HOUR / self.cost if self.cost else 0.0,
             "gpus": dict(self.gpus),
             "binding": self.binding,
-            "pools": pool_records(self.pools),
+            "pools": records.pool_records(self.pools),
             "simulated": self.attainment is not None,
             "simulated_attainment": self.attainment,
             "refuted": [miss.row for miss in self.refuted],
@@ -123,7 +109,7 @@ class Answer:
             gap=row["gap"],
             goodput=row["goodput_rps"],
             gpus=row["gpus"],
-            pools=tuple(read_pools(row["pools"])),
+            pools=tuple(records.read_pools(row["pools"])),
             binding=row["binding"],
             attainment=row["simulated_attainment"],
             refuted=tuple(map(cls.of_record, row["refuted"])),
@@ -185,7 +171,7 @@ class Step:
         return cls(start, end, best, (best.cost, best.cost))
 
 
-RESOLUTION: Final = TOLERANCE / 2.0
+RESOLUTION: Final = records.TOLERANCE / 2.0
 """Of the curve, relative to the lever's value (of attainment: to the misses that it permits) [1]: no step is narrower
 but by its range, and what simulation says of an end is found to it."""
 
@@ -239,12 +225,12 @@ class MovedLever:
         costs = [best.cost for best in self.answers if best.cost is not None]
         return max(costs) - min(costs) if len(costs) == len(self.answers) else math.inf
 
-    def record(self, flips: Sequence[Flip] = ()) -> LeverSensitivity:
+    def record(self, flips: Sequence[records.Flip] = ()) -> records.LeverSensitivity:
         """The lever as a plan has it."""
         _, low, high = self.answers
         ends = {"usd_per_hour_low": low.cost, "usd_per_hour_high": high.cost}
         lever = {"lever": self.key, "value": self.value, "low": self.low, "high": self.high}
-        return LeverSensitivity(**lever, **ends, flips=list(flips))
+        return records.LeverSensitivity(**lever, **ends, flips=list(flips))
 
 
 # --- limits and chunks ------------------------------------------------------------------------------------------------
@@ -280,9 +266,9 @@ class ChunkRow:
     """
 
     chunk_tokens: int
-    outcome: Outcome
+    outcome: records.Outcome
     simulated: bool
-    classes: list[ClassLatencies]
+    classes: list[records.ClassLatencies]
     goodput_rps: float
     replicas_needed: int | None
     cost_needed_usd_per_hour: float | None

@@ -275,7 +275,7 @@ def sensitivity(
             rows.append(replace(lever, answers=(here, low, high)))
     break_evens, known_misses = [], [] if plan is None else list(_refuted(problem, plan))
     along_prices = [best.case for row in rows if row.key.startswith("price.") for best in row.answers]
-    priced_fleets = [*{case.key: case for case in along_prices if case is not None}.values()]
+    priced_fleets = [*{case.key: case for case in (*fleets, *along_prices) if case is not None}.values()]
     for offer in problem.offers:
         with suppress(InputError):
             break_evens.append(_break_even(problem, offer, known_misses, priced_fleets))

@@ -40,19 +40,9 @@ from optimizer.plans.records import CANDIDATES, ROUNDING, EnginePool
 from optimizer.recommend.changed_problem import without_limits
 from optimizer.recommend.optimize import optimize
 from optimizer.recommend.search import search_by_formula
+from optimizer.search import search
 from optimizer.search.bound import possible_instance
 from optimizer.search.mixtures import leanest
-from optimizer.search.search import (
-    Engines,
-    FleetSearch,
-    cheapest_held,
-    evaluated,
-    is_refuted,
-    preferred,
-    priced,
-    smallest_batches,
-    without_prices,
-)
 from optimizer.verification.bench import look, valid
 from search_spaces.problem import Goal, Pools, Problem
 from search_spaces.scenarios import Scenario, SweepAxis, grid, lever_of, scenario_problem
@@ -67,7 +57,7 @@ DEMANDS_KEPT = 6
 def answer(
     problem: Problem,
     effort: ScenarioEffort = ScenarioEffort.SIMPLE,
-    known_misses: Sequence[Engines] = (),
+    known_misses: Sequence[search.Engines] = (),
     *,
     changes: Mapping[str, Any] | None = None,
     simulated: bool = False,
@@ -96,9 +86,9 @@ def answer(
             return answer_of_plan(optimize(problem, level=Level.STANDARD, extras=False))
         few = effort is ScenarioEffort.SIMPLE and is_simple(problem)
         best = _few_pools(problem, known_misses) if few else _whole(problem, proven=proven)
-        if best.case is not None and is_refuted(best.case.engines, known_misses):
+        if best.case is not None and search.is_refuted(best.case.engines, known_misses):
             best = _few_pools(problem, known_misses)
-        best = _or_fleet(problem, best, [case for case in fleets if not is_refuted(case.engines, known_misses)])
+        best = _or_fleet(problem, best, [case for case in fleets if not search.is_refuted(case.engines, known_misses)])
     except BelowFloorError as error:
         return nothing(str(error).splitlines()[0].partition(": ")[2].partition(": ")[2])
     return confirmed_answer(problem, best) if simulated and is_simple(problem) else best
@@ -162,7 +152,7 @@ def demand_of(problem: Problem) -> KeyedProblem:
             for entry in problem.inputs["accelerators"]
         ],
     }
-    return KeyedProblem(digest(inputs), without_prices(problem))
+    return KeyedProblem(digest(inputs), search.without_prices(problem))
 
 
 @lru_cache(maxsize=DEMANDS_KEPT)
@@ -175,15 +165,15 @@ def slow_instance(demand: KeyedProblem) -> Instance:
 
 
 @lru_cache(maxsize=DEMANDS_KEPT)
-def free_search(demand: KeyedProblem) -> FleetSearch:
+def free_search(demand: KeyedProblem) -> search.FleetSearch:
     """The search without prices and limits."""
-    return evaluated(slow_instance(demand))
+    return search.evaluated(slow_instance(demand))
 
 
 def _whole(problem: Problem, *, proven: bool) -> Answer:
     """The best fleet of any number of pools; proven: with a bound on its cost, which takes as long as the fleet."""
     demand = demand_of(problem)
-    space = evaluated(priced(slow_instance(demand), problem))
+    space = search.evaluated(search.priced(slow_instance(demand), problem))
     cheapest = problem.objective.goal is Goal.MIN_COST
     if cheapest and not proven:
         fleet, proof = leanest(space), Proof(Status.TIME_LIMIT, None, None)
@@ -204,7 +194,7 @@ def with_floor(best: Answer, floor: float | None) -> Answer:
     return replace(best, status=proof.status, bound=proof.bound, gap=proof.gap)
 
 
-def _few_pools(problem: Problem, known_misses: Sequence[Engines] = ()) -> Answer:
+def _few_pools(problem: Problem, known_misses: Sequence[search.Engines] = ()) -> Answer:
     """The cheapest fleet of one or two pools that is not refuted."""
     case = _cheapest_case(problem, known_misses)
     return why_none(problem) if case is None else _answer_of(problem, case)
@@ -260,15 +250,15 @@ def cheapest_of(problem: Problem, changes: Mapping[str, Any], answers: Sequence[
         return plain[0] if plain else None
     demand = demand_of(scenario_problem(problem, changes))
     fleets = [fleet_under(demand, item.pools).fleet for item in plain]
-    best = preferred(slow_instance(demand), fleets)
+    best = search.preferred(slow_instance(demand), fleets)
     return next(item for item, fleet in zip(plain, fleets, strict=True) if fleet is best)
 
 
-def _cheapest_case(problem: Problem, known_misses: Sequence[Engines] = ()) -> Case | None:
+def _cheapest_case(problem: Problem, known_misses: Sequence[search.Engines] = ()) -> Case | None:
     demand = demand_of(problem)
-    search = free_search(demand)
-    cheapest = cheapest_held(search.without(known_misses), problem)
-    return None if cheapest is None else _smallest_case(_case(demand.key, search.instance, search.fleet(cheapest[0])))
+    space = free_search(demand)
+    cheapest = search.cheapest_held(space.without(known_misses), problem)
+    return None if cheapest is None else _smallest_case(_case(demand.key, space.instance, space.fleet(cheapest[0])))
 
 
 def _case(demand: str, instance: Instance, fleet: Fleet) -> Case:
@@ -281,7 +271,7 @@ def _case(demand: str, instance: Instance, fleet: Fleet) -> Case:
 
 @lru_cache(maxsize=KEPT)
 def _smallest_case(case: Case) -> Case:
-    return replace(case, fleet=smallest_batches(case.instance, case.fleet))
+    return replace(case, fleet=search.smallest_batches(case.instance, case.fleet))
 
 
 @lru_cache(maxsize=KEPT)
@@ -362,10 +352,13 @@ Task = tuple[Scenario, bool]
 
 
 def solve_task(problem: Problem, effort: ScenarioEffort, task: Task, *, proven: bool) -> Answer:
-    """The answer to one scenario, for any process; proven: whether whole searches by formula state a bound."""
+    """The answer to one scenario, without tables, for any process.
+
+    proven: whether whole searches by formula state a bound.
+    """
     scenario, simulated = task
     best = answer(problem, effort, changes=scenario.changes, simulated=simulated, proven=proven, name=scenario.name)
-    return best.portable
+    return replace(best, case=None, refuted=tuple(replace(miss, case=None) for miss in best.refuted))
 
 
 def most_shared(answers: Sequence[Answer]) -> list[tuple[int, ...]]:

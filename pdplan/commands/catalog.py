@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from costmodel.accelerator import Accelerator
-    from costmodel.transformer import Transformer
     from search_spaces.quotes import Quote
 
 ALL_PRICES = "all"
@@ -250,20 +249,18 @@ def models(console: Console, /, *, name: str | None, config: str | None, output:
         return _show_check(console, name)
     alike = [] if name is None or model_catalog.is_model(name) else model_catalog.names_with(name)
     if name is not None and not alike:
-        entry = _with_states(model_catalog.load_model(name))
+        entry = _model_entry(name)
         return console.answer(_model_page(entry), entry)
-    entries = [
-        {"written": spelling} | _with_states(model_catalog.load_model(spelling))
-        for spelling in alike or model_catalog.model_names()
-    ]
+    entries = [{"written": spelling} | _model_entry(spelling) for spelling in alike or model_catalog.model_names()]
     return console.answer(_model_list(entries, brief=bool(alike)), entries)
 
 
-def _with_states(model: Transformer) -> dict[str, Any]:
+def _model_entry(name: str) -> dict[str, Any]:
     """A model as it is listed, with the state of a request as each serving engine keeps it."""
     from search_spaces.engines import SUPPORT
-    from search_spaces.models import model_entry
+    from search_spaces.models import load_model, model_entry
 
+    model = load_model(name)
     states = {engine: model.with_states(support.state_bits).state_bytes for engine, support in SUPPORT.items()}
     return model_entry(model) | {"state_bytes_per_request": states}
 

@@ -101,7 +101,6 @@ def _file(name: str, value: dict[str, Any]) -> Iterator[Section]:
 
 LEAST_RANKED = 5
 """Configs of one model and accelerator below which their order says nothing."""
-SERVING_QUANTITIES = ("ttft", "tpot")
 MOST_REASONS = 1000
 """Refusals listed one by one; beyond, they are only counted."""
 
@@ -143,7 +142,7 @@ def _errors(kind: RowKind, members: Sequence[Predicted]) -> dict[str, float | No
     errors: dict[str, float | None] = {}
     serving = kind is RowKind.SERVING
     middle, name = (np.median, "median_abs") if serving else (np.mean, "mape")
-    for quantity in SERVING_QUANTITIES if serving else ("latency",):
+    for quantity in QUANTITIES[str(kind)].values():
         values = [row.values[quantity] for row in members if row.values[quantity].measured > 0]
         error = 100.0 * np.array([value.error for value in values])
         errors |= {
@@ -199,19 +198,13 @@ def _row(prediction: Predicted) -> dict[str, Any]:
 
 SCHEMA = "pdplan.calibration/1"
 
-MEANING = {
-    "memory": "efficiency of memory traffic",
-    "compute": "efficiency of arithmetic",
-    "host": "host time per step and per request",
-    "arrival": "TTFT overhead",
+SCALES = {
+    "memory": ("efficiency of memory traffic", "a run with TPOT"),
+    "compute": ("efficiency of arithmetic", "a run with TTFT"),
+    "host": ("host time per step and per request", "TPOT at two loads"),
+    "arrival": ("TTFT overhead", "TTFT at two loads"),
 }
-NEEDS = {
-    "memory": "a run with TPOT",
-    "compute": "a run with TTFT",
-    "host": "TPOT at two loads",
-    "arrival": "TTFT at two loads",
-}
-"""What each scale needs to be seen."""
+"""What each scale is of, and what it needs to be seen."""
 
 
 def calibration_dict(calibration: Calibration, overlay: str | None) -> dict[str, Any]:
@@ -232,7 +225,7 @@ def calibration_dict(calibration: Calibration, overlay: str | None) -> dict[str,
                 "spread_before": SPREAD[name],
                 "spread_after": fit.spread.get(name, SPREAD[name]),
             }
-            for name in MEANING
+            for name in SCALES
         },
         "error": {key: None if logs is None else _summary(logs) for key, logs in errors.items()},
         "times": [
@@ -258,9 +251,9 @@ def calibration_dict(calibration: Calibration, overlay: str | None) -> dict[str,
 def calibration_document(value: dict[str, Any]) -> Document:
     """The answer, of a `calibration_dict`."""
     before, after, held_out = (value["error"][key] for key in ("before", "after", "held"))
-    others = "A single row does not show how well the fit predicts others."
+    doubt = "A single row does not show how well the fit predicts others."
     if held_out:
-        others = f"On rows left out of the fit the median error is {percent(held_out['median_abs'])}."
+        doubt = f"On rows left out of the fit the median error is {percent(held_out['median_abs'])}."
     biases = (signed_percent(error["bias"], 0) for error in (before, after))
     scales = [_scale(*item) for item in value["scales"].items()]
     return Document(
@@ -270,7 +263,7 @@ def calibration_document(value: dict[str, Any]) -> Document:
             f"{plural(value['rows'], 'measured row')}.",
         ),
         sections=(
-            Section(sentences=(others, f"The bias is {' before and '.join(biases)} after.")),
+            Section(sentences=(doubt, f"The bias is {' before and '.join(biases)} after.")),
             Section(table=table_of(("scale of", "#factor", "#±", ""), scales)),
             Section(table=_times(value)),
             Section(sentences=tuple(f"{note['where']}: {note['reason']}" for note in value["notes"])),
@@ -303,10 +296,11 @@ def _summary(logs: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, float]:
 
 
 def _scale(name: str, scale: dict[str, Any]) -> tuple[str, ...]:
+    meaning, needs = SCALES[name]
     if not scale["fitted"]:
-        return MEANING[name], "× 1", MISSING, f"kept: needs {NEEDS[name]}"
+        return meaning, "× 1", MISSING, f"kept: needs {needs}"
     state = "fitted, at the end of its range" if scale["at_limit"] else "fitted"
-    return MEANING[name], f"× {significant(scale['scale'])}", percent(scale["spread_after"]), state
+    return meaning, f"× {significant(scale['scale'])}", percent(scale["spread_after"]), state
 
 
 def _times(value: dict[str, Any]) -> Table:

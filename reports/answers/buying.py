@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.units import KILO
-from costmodel.words import join_words, plural
+from costmodel.words import join_words, plural, whole_dollars
 from optimizer.fleets.error_bars import limits_by_use
 from optimizer.plans.records import engine_counts, pool_records
 from optimizer.procurement.buying import (
@@ -212,8 +212,8 @@ def signing_table(purchase: BuyingPlan) -> Table:
         ("what", lambda item: f"{item.count} × {contract_name(purchase, item.contract)}"),
         ("serves from", lambda item: f"month {item.first + 1}"),
         ("to", lambda item: f"month {item.first + item.contract.term if item.contract.term else months}"),
-        ("#at once", lambda item: money(item.count * item.contract.once)),
-        ("#a month", lambda item: money(item.count * item.contract.monthly)),
+        ("#at once", lambda item: whole_dollars(item.count * item.contract.once)),
+        ("#a month", lambda item: whole_dollars(item.count * item.contract.monthly)),
     )
 
 
@@ -244,11 +244,11 @@ def months_table(purchase: BuyingPlan) -> Table:
     tiers, cost, rows = [list(Tier)[number] for number in columns], cost[:, columns], []
     for record, usd in zip(_months(purchase), cost.tolist(), strict=True):
         gpus = " + ".join(f"{need} {name}" for name, need in record["peak_gpus"].items() if need)
-        costs = map(money, (sum(usd), *usd))
+        costs = map(whole_dollars, (sum(usd), *usd))
         rates = (significant(record[key]) for key in ("peak_rps", "sized_for_rps"))
         rows.append((str(record["month"]), *rates, gpus, *costs))
     sums = cost.sum(axis=0).tolist()
-    rows.append(("all", MISSING, MISSING, MISSING, *map(money, (sum(sums), *sums))))
+    rows.append(("all", MISSING, MISSING, MISSING, *map(whole_dollars, (sum(sums), *sums))))
     peak = Column("GPUs at the peak", shrink=True, lines=2)
     sized = Column("sized for req/s", "right", optional=True)
     return table_of(("month", "#peak req/s", sized, peak, "#cost", *(f"#{tier.value}" for tier in tiers)), rows)

@@ -13,7 +13,7 @@ from costmodel.units import SECONDS_PER_HOUR
 from costmodel.words import join_words, plural
 from optimizer.plans.records import Outcome, pool_records, unpriced
 from optimizer.whatif.answer import RESOLUTION, ChunkCurve, Frontier, Step
-from reports.charts import Axis, Panel, Series, draw_panels, round_steps, round_ticks
+from reports.charts import Axis, Panel, Series, draw_panels, round_ratios, round_steps, round_ticks
 from reports.document import Chart, Column, Document, Section, Table, said, table_of
 from reports.fleets import fleet_line
 from reports.slos import TONES, goal_label, marked, misses_used
@@ -119,8 +119,8 @@ def headline(curve: Frontier) -> str:
     if curve.by_budget:
         serves = list(dict.fromkeys(f"{hourly(step.answer.cost)} serves {rate(step.end)}" for step in (first, last)))
         return f"{', '.join(serves)}."
-    ends = f"From {_at(curve, first.start, 3)} to {_at(curve, last.end, 3)}"
-    return f"{ends} the cheapest fleet costs {whatif.cost_words(first.answer.cost, last.answer.cost)}."
+    ends = f"With the {whatif.lever_words(curve.over)} from {_at(curve, first.start, 3)} to {_at(curve, last.end, 3)}"
+    return f"{ends}, the cheapest fleet costs {whatif.cost_words(first.answer.cost, last.answer.cost)}."
 
 
 def _jump_sentence(curve: Frontier) -> str:
@@ -148,7 +148,7 @@ def steps_table(curve: Frontier) -> Table:
         rows = [[hourly(step.answer.cost), rate(step.end), f"{significant(_per_dollar(step))} req/$"] for step in steps]
     else:
         rises = curve.steps[0].start <= curve.steps[-1].end
-        columns = [f"#{curve.over} {'up' if rises else 'down'} to", "#cost"]
+        columns = [f"#{whatif.lever_words(curve.over)} {'up' if rises else 'down'} to", "#cost"]
         costs = [dict.fromkeys("no fleet" if cost is None else hourly(cost) for cost in step.costs) for step in steps]
         rows = [[_at(curve, step.end), " to ".join(ends)] for step, ends in zip(steps, costs, strict=True)]
     return whatif.fleet_table(columns, rows, [step.answer for step in steps])
@@ -159,8 +159,8 @@ def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
     having = [step.answer for step in _having(curve)]
     fine, coarse = (f"{significant(100.0 * share)} %" for share in (curve.tolerance, RESOLUTION))
     simulated = sum(answer.attainment is not None for answer in having)
-    exact = f"to within {fine} by formula" + (f", {coarse} where it was simulated" if simulated else "")
     unit = " of the permitted misses" if curve.over == "attainment" else ""
+    exact = f"to within {fine}{unit} by formula" + (f", {coarse} where it was simulated" if simulated else "")
     basis = "All are by formula, not simulated (--verify N)."
     if simulated:
         moved, ruled_out = sum(step.promised is not None for step in curve.steps), len(curve.refuted)
@@ -174,39 +174,62 @@ def _frontier_notes(curve: Frontier) -> tuple[str, ...]:
     own = ""
     if curve.here is not None and curve.own is not None:
         own = f"At {_at(curve, curve.here)}, the file's own value, pdplan optimize finds {hourly(curve.own.cost)}."
-    return said(f"A row ends where its fleet misses the SLO, {exact}{unit}.", basis * bool(having), own)
+    return said(f"A row ends where its fleet misses the SLO, {exact}.", basis * bool(having), own)
 
 
 def _staircase(curve: Frontier) -> tuple[Chart, ...]:
-    """The chart of the steps; none where there is no fleet."""
+    """The chart of the steps, with the value at hand; none where there is no fleet."""
     steps = _having(curve)
     if not steps:
         return ()
-    ends = [end for step in curve.steps for end in (step.start, step.end)]
-    low, high, top = min(ends), max(ends), 1.1 * max(step.answer.cost or 0.0 for step in steps)
-    unit, is_share = "" if _unit(curve) == "1" else f" [{_unit(curve)}]", curve.over == "attainment"
-    ticks = [(value, percent(value) if is_share else significant(value)) for value in round_ticks(low, high)]
-    heights = [(value, significant(value)) for value in round_steps(top)]
+    name, unit = whatif.lever_words(curve.over), "" if _unit(curve) == "1" else f" [{_unit(curve)}]"
+    ends, costs = (
+        [end for step in curve.steps for end in (step.start, step.end)],
+        [step.answer.cost or 0.0 for step in steps],
+    )
+    x, y = _axis(f"{name}{unit}", min(ends), max(ends)), _axis("least cost [$/h]", min(costs), 1.1 * max(costs))
+    if not y.log:
+        y = replace(y, low=0.0, ticks=[(value, significant(value)) for value in round_steps(y.high)])
+    if curve.over == "attainment":
+        x = replace(x, ticks=[(value, percent(value)) for value, _ in x.ticks])
     lines = [
+        Series([(before.end, before.answer.cost or 0.0), (after.start, after.answer.cost or 0.0)], line="drop")
+        for before, after in pairwise(curve.steps)
+        if before.answer.cost and after.answer.cost
+    ]
+    lines += [
         Series(
             [(end, step.answer.cost or 0.0) for end in sorted((step.start, step.end))],
             line="curve decode",
             tips=[
-                f"{curve.over} {_at(curve, step.start)} to {_at(curve, step.end)}: {hourly(step.answer.cost)}, "
+                f"{name} {_at(curve, step.start)} to {_at(curve, step.end)}: {hourly(step.answer.cost)}, "
                 f"{fleet_line(step.answer.pools)}"
             ],
         )
         for step in steps
     ]
-    x, y = Axis(f"{curve.over}{unit}", low, high, ticks), Axis("least cost [$/h]", 0.0, top, heights)
+    here = [] if curve.here is None else [(curve.here, "drop", f"the file: {_at(curve, curve.here)}", "strong")]
     gap = " Where there is no line, there is no fleet." if len(steps) < len(curve.steps) else ""
     return (
         Chart(
-            title=f"Least cost by {curve.over}",
+            title=f"Least cost by {name}",
             caption=f"Each line is one fleet; replicas are whole, so the cost jumps.{gap}",
-            drawing=draw_panels([Panel(x, y, lines, height=240.0)]),
+            drawing=draw_panels([Panel(x, y, lines, uprights=here, height=240.0)]),
             table=steps_table(replace(curve, by_budget=False)),
         ),
+    )
+
+
+WIDE: Final = 10.0
+"""High over low end from which on an axis goes by logarithms, so that its low end can be read."""
+
+
+def _axis(name: str, low: float, high: float) -> Axis:
+    """An axis of positive values; one of a wide range goes by logarithms."""
+    is_log = 0.0 < WIDE * low <= high
+    ticks = round_ratios(low, high) if is_log else round_ticks(low, high)
+    return Axis(
+        f"{name}, logarithmic" if is_log else name, low, high, [(tick, significant(tick)) for tick in ticks], is_log
     )
 
 
@@ -357,13 +380,13 @@ def _chunk_chart(curve: ChunkCurve, k: int, label: str) -> Chart:
     ]
     high = 1.1 * max(1.0, *(share for row in used.values() for share in row))
     x = Axis("chunk [tokens]", 0.0, max(len(chunks) - 1.0, 1.0), list(enumerate(chunks)))
-    y = Axis(f"{label} over its limit", 0.0, high, [(share, percent(share)) for share in round_steps(high)])
+    y = Axis(f"{label}, share of its limit", 0.0, high, [(share, percent(share)) for share in round_steps(high)])
     return Chart(
         title=f"At {label}, {join_words(spans)}",
         caption="The dashed line is the limit.",
         drawing=draw_panels([Panel(x, y, lines, levels=[(1.0, "limit", "")], height=240.0)]),
         table=table_of(
-            ("#chunk", *(f"#{name} over its limit" for name in names.values())),
+            ("#chunk", *(f"#{name} of its limit" for name in names.values())),
             [(chunk, *map(percent, shares)) for chunk, *shares in zip(chunks, *used.values(), strict=True)],
         ),
         legend=tuple((TONES[metric], name) for metric, name in names.items()),

@@ -311,4 +311,4 @@ def stretches(problem: Problem, day: Day) -> Table:
         span, most = f"{hours[0].hour:02d}:00 to {hours[-1].hour + 1:02d}:00", max(hour.rate_rps for hour in hours)
         rows.append((span, rate(most), *map(str, replicas.values()), *least))
     met = [f"#{_class(problem, slo.name)}SLO met (goal {percent(slo.attainment)})" for slo in problem.slos]
-    return table_of(("hours", "#up to", *(f"#{name}" for name in day.hours[0].replicas), *met), rows)
+    return table_of(("hours", "#up to", *(f"#{name} replicas" for name in day.hours[0].replicas), *met), rows)

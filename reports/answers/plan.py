@@ -168,15 +168,15 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
 
 def _tiles(plan: Plan) -> Facts:
     """The figures that a reader looks for first."""
-    worst, mark = slos.tightest_first(plan)[0], "✗" if slos.missed_classes(plan) else "✓"
+    worst = slos.tightest_first(plan)[0]
     of = "of requests" if len(plan.classes) == 1 else f"of {clean(worst.name, 30)}, the tightest class,"
     is_too_small = plan.status is Status.STATED and slos.missed_classes(plan)
     per_token = None if is_too_small else plan.usd_per_million_output_tokens
     rate_words = f"per million output tokens at {rate(question.served_rate(plan))}"
     return (
         (hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
-        (money(per_token), "; ".join(said(rate_words, verdict.day_price_words(plan)))),
-        (f"{mark} {percent(worst.attainment)}", f"{of} meet the SLO; {percent(worst.attainment_goal)} is asked"),
+        *(((money(per_token), "; ".join(said(rate_words, verdict.day_price_words(plan)))),) if per_token else ()),
+        (slos.met_words(worst, plan), f"{of} meet the SLO; {percent(worst.attainment_goal)} is asked"),
         (rate(plan.goodput_rps), f"goodput; the demand is {rate(plan.demand_rps)}"),
     )
 
@@ -290,7 +290,7 @@ def _reason(row: Alternative, plan: Plan) -> str:
 
 def _trust(plan: Plan) -> Section:
     """What the figures rest on, and the command that gives them again."""
-    source = plan.provenance
+    source, subject = plan.provenance, "The plan" if question.has_fleet(plan) else "The answer"
     assumption_words = plural(len(source.assumptions), "assumption")
     basis = "Latencies, request rates and utilization are by formula. "
     if plan.simulated:
@@ -300,7 +300,7 @@ def _trust(plan: Plan) -> Section:
     facts = (
         f"Demand: {question.demand_sentence(plan)}" if question.has_fleet(plan) else "",
         f"{basis * question.has_fleet(plan)}Nothing here was measured on your machines.",
-        f"The plan rests on {assumption_words}: provenance.assumptions in plan.json." if source.assumptions else "",
+        f"{subject} rests on {assumption_words}: provenance.assumptions in plan.json." if source.assumptions else "",
         f"pdplan {clean(source.pdplan_version, 30)}, seed {source.seed}, inputs SHA-256 "
         f"{clean(source.inputs_sha256, 64)}.",
     )

@@ -35,7 +35,7 @@ from reports.text import (
     si,
     significant,
 )
-from reports.verdict import growth_sentence
+from reports.verdict import goodput_sentence
 
 MOST_CLASSES: Final = 3
 """Classes whose distributions and buckets are drawn."""
@@ -46,6 +46,8 @@ OF_LIMIT: Final = charts.Axis("share of limit", 0.0, 1.5, [(share, percent(share
 AT_LIMIT: Final = ((1.0, "limit", "the limits"),)
 BEYOND: Final = 4 / 3
 """End of an axis of latencies as a multiple of the limit, so that what passes it is seen to."""
+MOST_BEYOND: Final = 3.0
+"""The same where the percentile of the goal is beyond the limit: so far the axis follows it."""
 
 
 def slo_charts(plan: Plan) -> tuple[Chart, ...]:
@@ -71,20 +73,21 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
     goal, name, formula = item.attainment_goal, clean(item.name, 30), case.by_formula
     metrics = [(Metric.TTFT, item.ttft_limit_s, case.ttft_cdf_s, formula.ttft_s)]
     metrics += [(Metric.TPOT, item.tpot_limit_s, case.tpot_cdf_s, formula.tpot_s)] if slos.has_tpot(item) else []
-    panels, rows = [], []
+    panels, rows, charted_metrics = [], [], set[Metric]()
     for key, limit, times, quantiles in metrics:
         metric, tone = METRICS[key].label, slos.TONES[key]
         points = [point for point in zip(times, simulation.cdf_shares, strict=False) if is_number(point[0])]
         if not points or not is_number(limit):
             continue
+        charted_metrics.add(key)
         rows += [(metric, percent(share), duration(seconds), duration(limit)) for seconds, share in points]
         hollow = [(getattr(quantiles, label), share) for label, share in slos.QUANTILES.items()]
+        goal_time = next((seconds for seconds, share in points if share >= goal), points[-1][0])
+        end = min(max(BEYOND * limit, 1.1 * goal_time), MOST_BEYOND * limit)
         tips = [f"by formula: {percent(share)} within {duration(seconds)}" for seconds, share in hollow]
         panels.append(
             charts.Panel(
-                charts.Axis(
-                    "", 0.0, limit * BEYOND, [(step, duration(step)) for step in charts.round_steps(limit * BEYOND, 4)]
-                ),
+                charts.Axis("", 0.0, end, [(step, duration(step)) for step in charts.round_steps(end, 4)]),
                 charts.Axis("", 0.0, 1.0, [(share, percent(share)) for share in (0.0, 0.5, 1.0)]),
                 (
                     charts.Series(points, line=f"curve {tone}"),
@@ -99,8 +102,9 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
         return None
     label = slos.goal_label(goal)
     tails = [
-        f"{METRICS[metric].label} {label} {duration(getattr(times, label))}{f' of {duration(limit)}' if limit else ''}"
+        f"{METRICS[metric].label} {label} {duration(getattr(times, label))} of {duration(limit)}"
         for metric, times, limit, _ in slos.latencies(item)
+        if metric in charted_metrics
     ]
     return Chart(
         title=f"{name}: {', '.join(tails)}",
@@ -135,7 +139,7 @@ def load_chart(plan: Plan) -> Chart | None:
         return None
     requests = count(plan.simulation.curve_requests)
     runs = f"one run of {requests} requests at each rate above the planned one, shorter ones below it"
-    return rates_chart(plan, points, plan.simulation.goodput_rps, growth_sentence(plan).removesuffix("."), runs)
+    return rates_chart(plan, points, plan.simulation.goodput_rps, goodput_sentence(plan).removesuffix("."), runs)
 
 
 def curve_chart(plan: Plan, curve: Curve, title: str) -> Chart:
@@ -172,7 +176,7 @@ def rates_chart(plan: Plan, points: Sequence[ChartedRate], goodput: float | None
     rows = [(rate(at), *map(percent, tails.values()), word) for (at, _, word), tails in zip(points, used, strict=True)]
     return Chart(
         title=title,
-        caption=f"Latency at {label} over its limit{worst}; {runs}.",
+        caption=f"Latency at {label} as a share of its limit{worst}; {runs}.",
         drawing=charts.draw_panels([panel]),
         table=table_of(("#rate", *(f"#{name} of limit" for name in names.values()), "meets the SLO"), rows),
         legend=tuple((slos.TONES[metric], name) for metric, name in names.items()),
@@ -240,10 +244,10 @@ def bin_edges(lengths: Iterable[float]) -> Edges:
 def roofline_chart(plan: Plan) -> Chart:
     """Draw the roof of each GPU and every pool's typical step below it; its data is how each pool runs."""
     pools, total = dearest_first(plan.pools), plan.cost_usd_per_hour
-    rows, ridges = [], {}
+    rows, roofs = [], set[tuple[float, str]]()
     for pool in pools:
         at = pool.operating_point
-        ridges[clean(pool.accelerator, 24)] = significant(at.ridge_point)
+        roofs.add((at.ridge_point, clean(pool.accelerator, 24)))
         share = percent(pool.usd_per_hour / total) if total else MISSING
         use = (percent(at.mfu), percent(at.mbu), significant(at.arithmetic_intensity), significant(at.ridge_point))
         used = {name: value for name, value in at.utilization.items() if is_number(value)}
@@ -264,8 +268,9 @@ def roofline_chart(plan: Plan) -> Chart:
     roles = {pool.role for pool in pools}
     return Chart(
         title=capital(join_words(sentences)) or "No pool runs",
-        caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow. Ridges in "
-        f"FLOP/byte: {', '.join(map(' '.join, ridges.items()))}.",
+        caption="Each point is a pool's typical step; the dotted line above it is what its roof would allow. "
+        f"{'Roofs from left to right, with their ridges' if len(roofs) > 1 else 'Ridge'} in FLOP/byte: "
+        f"{', '.join(f'{name} {significant(ridge)}' for ridge, name in sorted(roofs))}.",
         drawing=draw_roofline(plan.pools),
         table=table_of(headers, rows),
         legend=tuple((role, role) for role in ROLES if role in roles),

@@ -14,7 +14,7 @@ from typing import Final
 
 from costmodel.metric import METRICS
 from costmodel.words import join_words, plural
-from optimizer.plans.plan import Plan, Pool
+from optimizer.plans.plan import Plan, Pool, Status
 from optimizer.plans.records import (
     BreakEven,
     ClassLatencies,
@@ -29,7 +29,7 @@ from optimizer.plans.records import (
 from reports import question
 from reports.deploy.deployment import NamelessWeightsError
 from reports.deploy.files import Deployable, deployable, planned_target
-from reports.document import Column, Detail, Section, Table, said, table_by_column, table_of
+from reports.document import Column, Detail, Section, Table, said, table_by_column, table_of, without_empty
 from reports.fleets import FLEET_WITH_LIMITS, ORIGINS, fleet_line, outcome_words, own_pools, tried_fleets
 from reports.rows import SETTINGS
 from reports.slos import OUTCOMES, goal_words, spread, tails_of_limits, worst_tails
@@ -195,7 +195,7 @@ def front_section(plan: Plan) -> Section:
     gain = "no fleet that costs more and meets the SLO is faster"
     if faster is not None:
         more = faster.cost_usd_per_hour - own
-        latency = f"the slowest latency falls from {percent(own_tail)} to {percent(faster.tail)} of its limit"
+        latency = f"the latency nearest to its limit falls from {percent(own_tail)} to {percent(faster.tail)} of it"
         gain = f"for +{hourly(more)} ({percent(more / own)}) {latency}"
     fleets: list[SimulatedFleet] = [(own, "recommended", plan.pools, own_latencies, _own_outcome(simulation))]
     for fleet in dearer_fleets:
@@ -283,18 +283,24 @@ def trust_sections(plan: Plan) -> tuple[Section, ...]:
 def step_errors_table(plan: Plan) -> Table:
     """The 90 % interval of measured over predicted step times of each accelerator; those of the fleet first."""
     factor: Final = "×{:.2f}".format
-    return table_by_column(
-        sorted(plan.step_errors, key=lambda row: (row.accelerator not in plan.gpus, row.accelerator)),
-        ("accelerator", lambda row: clean(row.accelerator, 30)),
-        ("in the fleet", lambda row: "yes" if row.accelerator in plan.gpus else "no"),
-        ("#prompts off by", lambda row: spread(row.prefill, factor)),
-        ("#decode steps off by", lambda row: spread(row.decode, factor)),
-        ("kernels", lambda row: "measured" if row.measured else "a relative's"),
+    bought = set(plan.gpus)
+    return without_empty(
+        table_by_column(
+            sorted(plan.step_errors, key=lambda row: (row.accelerator not in bought, row.accelerator)),
+            ("accelerator", lambda row: clean(row.accelerator, 30)),
+            ("in the fleet", lambda row: "yes" if row.accelerator in bought else "no" if bought else MISSING),
+            ("#prompts off by", lambda row: spread(row.prefill, factor)),
+            ("#decode steps off by", lambda row: spread(row.decode, factor)),
+            ("kernels", lambda row: "measured" if row.measured else "a relative's"),
+        )
     )
 
 
 STEP_ERRORS: Final = "Off by: 90 % of measured step times are within these multiples of the predicted ones."
-MEDIANS: Final = "Medians over models that the fit never saw, relative to the measured value."
+MEDIANS: Final = (
+    "Medians over models that the fit never saw, relative to the measured value. With a bias above zero, predictions "
+    "are too long."
+)
 
 
 def accuracy_table(plan: Plan) -> Table:
@@ -310,7 +316,7 @@ def accuracy_table(plan: Plan) -> Table:
         ("mode", lambda row: row.mode),
         ("engine", lambda row: clean(row.engine, 20) or "any"),
         ("model", lambda row: clean(row.model) or "any"),
-        ("#measured", lambda row: count(row.rows) if row.rows else "no measurement"),
+        ("#measurements", lambda row: count(row.rows) if row.rows else "none"),
         ("#TTFT off by", lambda row: percent(row.ttft_median_abs)),
         ("#TTFT bias", lambda row: signed_percent(row.ttft_bias)),
         ("#TPOT off by", lambda row: percent(row.tpot_median_abs)),
@@ -429,7 +435,10 @@ def sensitivity_section(plan: Plan) -> Section:
         "Sensitivity",
         (base_sentence(plan, sensitivity), *(f"{text}." for text in said(*sentences))),
         levers_table(sensitivity.levers, sensitivity.usd_per_hour),
-        sections=(*((_prices_section(sensitivity),) if sensitivity.break_even else ()), *((where,) if changes else ())),
+        sections=(
+            *((_prices_section(plan, sensitivity),) if sensitivity.break_even else ()),
+            *((where,) if changes else ()),
+        ),
     )
 
 
@@ -447,19 +456,20 @@ def levers_table(levers: Sequence[LeverSensitivity], base: float | None) -> Tabl
     return table_of(columns, rows)
 
 
-def _prices_section(sensitivity: Sensitivity) -> Section:
+def _prices_section(plan: Plan, sensitivity: Sensitivity) -> Section:
     """Which fleet is the cheapest at each price of a GPU."""
     table = table_by_column(
         ((row, piece) for row in sensitivity.break_even for piece in row.pieces),
         ("GPU", lambda at: clean(at[0].accelerator)),
-        ("#$/h GPU from", lambda at: hourly(at[1].low)),
+        ("#price from", lambda at: hourly(at[1].low)),
         ("#to", lambda at: hourly(at[1].high)),
         ("cheapest fleet", lambda at: fleet_line(at[1].pools)),
-        ("#$/h fleet from", lambda at: hourly(at[1].usd_per_hour_low)),
+        ("#costs from", lambda at: hourly(at[1].usd_per_hour_low)),
         ("#to", lambda at: hourly(at[1].usd_per_hour_high)),
         ("now", lambda at: "yes" if at[1] is piece_here(at[0]) else "no"),
     )
-    return Section("Cheapest fleet by price of a GPU", table=table, detail=Detail.PAGE)
+    notes = ("Fleets that simulation did not confirm are left out.",) * (plan.simulation is not None)
+    return Section("Cheapest fleet by price of a GPU", table=table, notes=notes, detail=Detail.PAGE)
 
 
 # --- what runs it -----------------------------------------------------------------------------------------------------
@@ -512,11 +522,15 @@ def backend_sentence(runs: Deployable | None) -> str:
 
 
 def deploy_command(plan: Plan, runs: Deployable | None) -> str:
-    """The command that writes the files that deploy a plan; empty where no target runs it."""
-    target = planned_target(plan) if runs is None else runs.target
-    if target is None:
+    """The command that writes the files that deploy a plan; empty where no target runs it.
+
+    An evaluation writes no plan: its fleet is deployed from the file that was evaluated; empty where that is not known.
+    """
+    target, words = planned_target(plan) if runs is None else runs.target, question.command_words(plan)
+    is_evaluated = plan.status is Status.STATED
+    if target is None or (is_evaluated and (len(words) < 3 or words[2].startswith("-") or "--fleet" in words)):
         return ""
-    words = question.command_words(plan)
     folder = next((words[at + 1] for at, word in enumerate(words[:-1]) if word in {"-o", "--output"}), "plan")
     target_flag = "" if target == planned_target(plan) else f" --target {target}"
-    return f"pdplan deploy {shlex.quote(posixpath.join(folder, 'plan.json'))}{target_flag} -o deploy"
+    source = words[2] if is_evaluated else posixpath.join(folder, "plan.json")
+    return f"pdplan deploy {shlex.quote(source)}{target_flag} -o deploy"

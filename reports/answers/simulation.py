@@ -19,7 +19,7 @@ from optimizer.plans.plan import Status
 from optimizer.plans.records import TOLERANCE, ClassJudgement, ClassLatencies, Outcome
 from optimizer.verification.judge import RatePoint, half_width
 from optimizer.verification.simulated_plan import Curve, DaySlot, Simulated
-from reports.document import Column, Document, Section, Table, said, table_of
+from reports.document import Column, Document, Section, Table, said, table_of, without_empty
 from reports.question import served_rate
 from reports.slos import QUANTILES, class_record, goal_label, marked, misses_used, requests_of
 from reports.text import (
@@ -27,6 +27,7 @@ from reports.text import (
     clean,
     count,
     duration,
+    durations,
     is_number,
     percent,
     percent_beside,
@@ -211,8 +212,7 @@ def _quantiles(item: ClassLatencies, metrics: Sequence[Metric], labels: Sequence
     """Write the labelled quantiles of each metric."""
     quantiles = [item.quantiles.get(metric) for metric in metrics]
     return [
-        MISSING if values is None else "/".join(duration(getattr(values, label)) for label in labels)
-        for values in quantiles
+        MISSING if values is None else durations([getattr(values, label) for label in labels]) for values in quantiles
     ]
 
 
@@ -247,7 +247,7 @@ def _facts(simulation: Simulated) -> tuple[str, ...]:
         f"Served {rate(served_rate)} and {count(round(tokens))} output tokens/s.",
         *(
             f"Longest gap between tokens of {clean(item.name, 30)} (ITL max, p50/p99/max): "
-            f"{'/'.join(map(duration, (gap.quantiles.p50, gap.quantiles.p99, gap.longest)))}."
+            f"{durations((gap.quantiles.p50, gap.quantiles.p99, gap.longest))}."
             for item, gap in zip(simulation.judgement.classes, simulation.gaps, strict=True)
         ),
         f"Energy: {significant(use.wh_per_1000_tokens)} Wh per 1,000 output tokens. The GPU boards draw "
@@ -298,13 +298,13 @@ def _rates(simulation: Simulated) -> Section:
     points, metrics = (goodput if curve is None else curve).points, _metrics(simulation)
     columns: list[Column | str] = [
         "#req/s",
-        Column("served", "right", optional=True),
-        Column("class", shrink=True),
+        Column("class", shrink=True, beside=True),
+        Column("req/s served", "right", optional=True),
         "#SLO met",
         Column("95 % interval", "right", optional=True),
         *(f"#{METRICS[metric].label} {'/'.join(_labels(simulation))}" for metric in metrics),
-        "",
-        Column("within SLO", "right", optional=True),
+        Column("state", beside=True),
+        Column("req/s within SLO", "right", optional=True),
     ]
     sentence = f"Goodput: none; the fleet misses an SLO even at {rate(goodput.fails)}."
     if goodput.rate > 0.0:
@@ -319,8 +319,9 @@ def _rates(simulation: Simulated) -> Section:
     return Section(
         "Goodput" if curve is None else "Latency and throughput",
         said(*(() if curve is None else _curve_sentences(curve)), sentence),
-        table_of(columns, [row for point in points for row in _point_rows(point, metrics, _labels(simulation))]),
-        ("served: requests that ended per second; within SLO: those of them that met it.",),
+        without_empty(
+            table_of(columns, [row for point in points for row in _point_rows(point, metrics, _labels(simulation))])
+        ),
         charts=() if curve is None else (curve_chart(simulation.plan, curve, f"Goodput {rate(goodput.rate)}"),),
     )
 
@@ -344,14 +345,14 @@ def _curve_sentences(curve: Curve) -> tuple[str, str]:
 
 
 def _point_rows(point: RatePoint, metrics: Sequence[Metric], labels: Sequence[str]) -> list[list[str]]:
-    head = [significant(point.rate), significant(point.served)]
-    tail = ["overloaded" * point.overloaded, significant(point.in_time)]
     return [
         [
-            *(["", ""] if number else head),
+            significant(point.rate),
             clean(item.name, 30),
+            significant(point.served),
             *_attained(item, metrics, labels, is_overloaded=number in point.late),
-            *(["", ""] if number else tail),
+            "overloaded" if point.overloaded else MISSING,
+            significant(point.in_time),
         ]
         for number, item in enumerate(point.classes)
     ]

@@ -39,13 +39,12 @@ FACTOR: Final = "×"
 def lever_words(key: str) -> str:
     """Say a lever in words.
 
-    >>> lever_words("price.H100"), lever_words("rate_scale"), lever_words("burstiness")
-    ('price of H100', 'request rate', 'burstiness')
+    >>> lever_words("price.H100"), lever_words("rate_scale"), lever_words("burstiness"), lever_words("ttft.chat")
+    ('price of H100', 'request rate', 'burstiness', 'TTFT limit of chat')
     """
-    head, _, name = key.partition(".")
-    if head == "price" and name:
-        return f"price of {clean(name, 24)}"
-    return lever_of(key).name or clean(key).replace("_", " ")
+    head, _, owner = key.partition(".")
+    name = "price" if head == "price" else lever_of(key).name
+    return f"{name}{' of ' * bool(owner)}{clean(owner, 24)}" if name else clean(key).replace("_", " ")
 
 
 def value_words(key: str, value: float, digits: int = 3) -> str:
@@ -468,7 +467,7 @@ def map_headline(keys: Sequence[str], cells: Sequence[Cell]) -> str:
 def map_chart(keys: Sequence[str], cells: Sequence[Cell]) -> Chart:
     """The heat map: its hue is the cheaper shape, its strength the saving against the other one."""
     most = max((cell.saving for cell in cells if cell.saving is not None), default=0.0)
-    title = f"Cheapest fleet by {clean(keys[0])} and {clean(keys[1])}"
+    down, across = map(lever_words, keys)
 
     def fleets(cell: Cell) -> list[tuple[str, str]]:
         return [(hourly(best.cost), fleet_line(best.pools)) for best in (cell.colocated, cell.disaggregated)]
@@ -476,8 +475,9 @@ def map_chart(keys: Sequence[str], cells: Sequence[Cell]) -> Chart:
     def heat(cell: Cell) -> HeatCell:
         """The strongest tone where the other shape has no fleet."""
         family = "split" if cell.shape == "disaggregated" else "alone"
-        saving = most if cell.saving is None else cell.saving
-        tone = EMPTY_CELL if cell.shape is None else tone_of(saving, most, family)
+        is_even = cell.saving is not None and cell.saving <= ROUNDING
+        tone = "even" if is_even else tone_of(most if cell.saving is None else cell.saving, most, family)
+        tone = EMPTY_CELL if cell.shape is None else tone
         lines = cell.price.replace("$", "").removesuffix("/h"), signed_percent(cell.difference)
         tip = "; ".join(f"{shape} {cost}, {fleet}" for shape, (cost, fleet) in zip(SHAPES, fleets(cell), strict=True))
         return HeatCell(cell.down, cell.across, lines, tone, f"{cell.place(keys)}: {tip}")
@@ -488,10 +488,10 @@ def map_chart(keys: Sequence[str], cells: Sequence[Cell]) -> Chart:
         for cell in cells
     ]
     return Chart(
-        title=title,
+        title=f"Cheapest fleet by {down} and {across}",
         caption="$/h of the cheapest fleet (C colocated, D disaggregated), and what disaggregated costs against "
         "colocated. The stronger the color, the more the cheaper one saves.",
-        drawing=draw_heat_map(list(map(heat, cells)), keys[0], keys[1]),
+        drawing=draw_heat_map(list(map(heat, cells)), down, across),
         table=table_of((*map(clean, keys), *columns), table),
-        legend=(("split-6", "disaggregated is cheaper"), ("alone-6", "colocated is cheaper")),
+        legend=(("split-6", "disaggregated is cheaper"), ("alone-6", "colocated is cheaper"), ("even", "same cost")),
     )

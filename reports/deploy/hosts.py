@@ -342,15 +342,13 @@ def host_files(deployment: Deployment) -> dict[str, str]:
             options = {name.removeprefix("--"): value for name, value in options.items()}
             files[f"workers/{engine.name}.yaml"] = manifest(facts["file"], options)
         for rank, host in enumerate(engine.hosts):
-            env = [_visible(engine), *_env(deployment, engine, host)]
             files[f"workers/{engine.script(rank)}"] = render(
                 "plain/worker.sh",
-                title=Raw(target_of(deployment.engine).title),
+                fleet=deployment,
+                title=target_of(deployment.engine).title,
+                engine=engine,
                 rank=rank,
-                host=host,
-                nodes=len(engine.hosts),
-                needs_addresses=has_addresses,
-                env=[(Raw(name), value) for name, value in env],
+                env=[_visible(engine), *_env(deployment, engine, host)],
                 words=[*facts["program"], *_command(deployment, engine, rank, '"$here"')],
             )
     if deployment.on_cpu or not has_addresses:

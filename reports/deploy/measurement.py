@@ -81,8 +81,8 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
     if deployment.target.pods:
         jobs = []
         for slo in deployment.classes:
-            reached = {"url": deployment.url, "tokenizer": deployment.weights}
-            line = aiperf_line(deployment, slo, **reached, trace="/workload/", results="results")
+            address = {"url": deployment.url, "tokenizer": deployment.weights}
+            line = aiperf_line(deployment, slo, **address, trace="/workload/", results="results")
             jobs.append((f"{deployment.name}-benchmark{slo.ending}", pod_text(job_script(line))))
         files[f"{FOLDER}/job.yaml"] = kubernetes.fleet_file("benchmark/job.yaml", deployment, jobs=jobs)
     return files
