@@ -41,7 +41,7 @@ FLEET_WITH_LIMITS: Final = "replicas × GPU (max seqs/chunk)"
 def is_overloaded(pool: Pool) -> bool:
     """Tell whether, by formula, a pool gets more than it can do, so that its queue grows for as long as that lasts."""
     used = pool.operating_point.utilization.values()
-    return pool.operating_point.request_rate_rps > 0 and bool(used) and not any(map(is_number, used))
+    return pool.operating_point.request_rate_rps > 0 and not all(map(is_number, used))
 
 
 def split_words(pool: EnginePool) -> str:

@@ -16,7 +16,7 @@ from costmodel.words import join_words, listed, plural
 from optimizer.plans.plan import Binding, Plan
 from optimizer.plans.records import BURST, QUEUE
 from search_spaces.bounds import NO_TARGET, TARGET_NAMES
-from search_spaces.problem import Slo, target_of
+from search_spaces.problem import Billing, Slo, target_of
 from search_spaces.quantities import Kind, format_quantity
 
 from .text import (
@@ -86,6 +86,12 @@ def offers(plan: Plan) -> tuple[tuple[str, str], ...]:
         *((name, f"at most {quantity(value, unit)}") for name, value, unit in pairs if value is not None),
         *((("spare replicas of every pool", count(spares)),) if spares else ()),
     )
+
+
+def by_node(plan: Plan, accelerator: str) -> bool:
+    """Whether whole nodes of an accelerator are billed."""
+    rows = _rows(plan.provenance.inputs.get("accelerators"))
+    return any(row.get("name") == accelerator and row.get("billing") == Billing.NODE for row in rows)
 
 
 def _rows(value: object) -> list[Mapping[str, Any]]:

@@ -243,6 +243,11 @@ def prefix_sentence(plan: Plan) -> str:
             f"Prefix cache: the KV memory keeps a prefix for {keeps}. The stated {best} of the input tokens are found "
             "in it if each prefix is used again within that time."
         )
+    if any(map(is_overloaded, plan.pools)):
+        return (
+            f"Prefix cache: {percent(cache.sustained)} of the input tokens count as found in it. How much an "
+            "overloaded fleet keeps is not predicted."
+        )
     tier = question.inputs_of(plan, "kv_cache_tier")
     in_tier = f" ({percent(cache.read)} in the KV cache tier)" if tier.get("capacity_per_gpu") else ""
     in_simulation = "" if plan.simulation is None else f", {percent(plan.simulation.prefix_hit_share)} in simulation"

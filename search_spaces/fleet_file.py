@@ -208,7 +208,7 @@ class _Reading:
 
     def fleet(self, name: str) -> StatedFleet:
         """The fleet, its pools held to the rules of the search."""
-        self.source.check(self._name_faults())
+        self.source.check(self._gpu_faults())
         problem_at_prices = self._at_its_prices()
         pools = [
             pool.model_copy(
@@ -217,15 +217,14 @@ class _Reading:
             )
             for pool in self.file.pools
         ]
-        self.source.check(self._start_faults(problem_at_prices, pools))
+        self.source.check([*self._class_faults(), *self._start_faults(problem_at_prices, pools)])
         by_role = {role: [pool for pool in pools if pool.role is role] for role in Role}
         ids = {f"{role}-{number}": pool for role in Role for number, pool in enumerate(by_role[role], 1)}
         return StatedFleet(self.source, name, self._with_its_settings(problem_at_prices, pools), problem_at_prices, ids)
 
-    def _name_faults(self) -> Iterator[Fault]:
-        """GPU types and SLO classes are known, and a GPU type has one price."""
+    def _gpu_faults(self) -> Iterator[Fault]:
+        """GPU types are known, and each has one price."""
         prices = dict[str, float | None]()
-        classes = [slo.name for slo in self.problem.slos]
         for index, pool in enumerate(self.file.pools):
             try:
                 gpu = self._gpu(pool)
@@ -234,6 +233,11 @@ class _Reading:
                 continue
             if prices.setdefault(gpu, pool.price) != pool.price:
                 yield Fault(("pools", index, "price"), f"another pool states another price of {gpu}; a GPU has one")
+
+    def _class_faults(self) -> Iterator[Fault]:
+        """SLO classes are known."""
+        classes = [slo.name for slo in self.problem.slos]
+        for index, pool in enumerate(self.file.pools):
             for place, class_name in enumerate(pool.slo_classes or ()):
                 if class_name not in classes:
                     unknown = UnknownNameError("SLO class", class_name, classes)

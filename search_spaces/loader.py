@@ -74,16 +74,19 @@ _Demand = tuple[Workload, Recorded | None]
 DEFAULT_ATTAINMENT = 0.9
 
 
-def load_problem(path: Path | str, overrides: Mapping[str, Any] | None = None) -> Problem:
+def load_problem(
+    path: Path | str, overrides: Mapping[str, Any] | None = None, *, engines_exist: bool = True
+) -> Problem:
     """Return the problem that a workload.yaml states; InputError with all of its faults, each with line and column.
 
     path: the file; names of files inside it are relative to its folder; overrides: values by dotted path that replace
-    those of the file, such as {"workload.request_rate": "20/s"}; a text is read as YAML.
+    those of the file, such as {"workload.request_rate": "20/s"}; a text is read as YAML; engines_exist: whether the
+    search space must have an engine that the model fits on.
     """
     path = Path(path)
     check_name(path)
     source = overridden(read_source(path, "workload", WORKLOAD_SCHEMA), overrides or {}, path.parent)
-    return stated_problem(source, path.parent, path.stem)
+    return stated_problem(source, path.parent, path.stem, engines_exist=engines_exist)
 
 
 def overridden(source: Source, overrides: Mapping[str, Any], base: Path) -> Source:
@@ -113,10 +116,10 @@ def problem_of(inputs: Mapping[str, Any], name: str, base: Path) -> Problem:
     return stated_problem(source, base, name)
 
 
-def stated_problem(source: Source, base: Path, name: str) -> Problem:
+def stated_problem(source: Source, base: Path, name: str, *, engines_exist: bool = True) -> Problem:
     """Return the problem of a source, called `name` unless it names itself; InputError with all of its faults.
 
-    base: folder from which files named inside are looked up.
+    base: folder from which files named inside are looked up; engines_exist: as in `load_problem`.
     """
     catalog, catalog_faults = _catalog(source.value, base)
     sections = dict[str, Any]()
@@ -137,9 +140,10 @@ def stated_problem(source: Source, base: Path, name: str) -> Problem:
     problem = replace(problem, engine_changes=catalog.engines, source=source, base=base.resolve())
     problem = replace(problem, inputs=inputs_echo(file, problem, base))
     impossible = feasibility_faults(problem)
-    if impossible:
+    lacks_engines = bool(impossible) and impossible[0].path[:1] == ("accelerators",)
+    if impossible and (engines_exist or not lacks_engines):
         refusal = problem.refusal(impossible)
-        raise ImpossibleError(str(refusal)) if impossible[0].path[:1] == ("accelerators",) else refusal
+        raise ImpossibleError(str(refusal)) if lacks_engines else refusal
     return problem
 
 

@@ -444,6 +444,10 @@ class Problem:
     source: Source | None = field(default=None, compare=False, repr=False)
     base: Path = field(default=Path(), compare=False, repr=False)
 
+    def behind(self, balancing: Balancing) -> Problem:
+        """The problem of a fleet whose router balances so, whatever its pools."""
+        return replace(self, constraints=replace(self.constraints, balancing=balancing, counting=None))
+
     @property
     def full_space(self) -> SearchSpace:
         """The search space with the defaults of the model section filled in."""

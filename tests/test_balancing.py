@@ -10,6 +10,7 @@ import pytest
 
 from costmodel.engine import Role
 from costmodel.errors import InputError
+from costmodel.prefix_cache import fixed, uniform_reuse
 from costmodel.simulator.fleet import Router
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
@@ -30,21 +31,28 @@ THREE = (Case("colocated", replicas=3, tokens=8192),)
 
 
 @cache
-def served(balancing: Balancing) -> Instance:
-    return instance_of(replace(problem(workload=workload(rate=4.0)), constraints=Constraints(balancing=balancing)))
+def served(balancing: Balancing, hits: float = 0.0) -> Instance:
+    load = workload(rate=4.0, prefix_hit_share=hits)
+    if hits:
+        load = replace(load, reuse=uniform_reuse(load.isl, hits, fixed(10.0)))
+    return instance_of(replace(problem(workload=load), constraints=Constraints(balancing=balancing)))
 
 
-def test_the_requests_of_the_proof_meet_the_other_router() -> None:
-    instance = served(Balancing.LEAST_TOKENS)
+@pytest.mark.parametrize("hits", [0.0, 0.4])
+def test_the_requests_of_the_proof_meet_the_other_router(hits: float) -> None:
+    """They find the prefixes that it leaves them, as where the plan is for such a router."""
+    instance = served(Balancing.LEAST_TOKENS, hits)
     bench = make_bench(instance)
     winner = bench.verdict(alone(instance, 3))
     assert winner.held
     other = by_requests(bench, winner)
     assert {one.router for one in other.judgement.engines} == {Router.LEAST_LOADED}
     for mine, theirs in zip(other.judgement.runs, winner.judgement.runs, strict=True):
-        assert mine.demand is theirs.demand
+        assert np.array_equal(mine.demand.trace.arrival, theirs.demand.trace.arrival)
         assert not np.array_equal(mine.result.ttft, theirs.result.ttft)
-    assert not other.held or other.judgement.proven
+        assert mine.demand.trace.cached.sum() <= 0.5 * theirs.demand.trace.cached.sum()
+    counting = make_bench(served(Balancing.LEAST_REQUESTS, hits)).verdict(winner.fleet)
+    assert np.array_equal(other.judgement.runs[0].result.ttft, counting.judgement.runs[0].result.ttft)
 
 
 def test_one_engine_and_routers_that_count_requests_are_not_served_twice() -> None:

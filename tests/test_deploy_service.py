@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodel.metric import Metric
+from costmodel.prefix_cache import fixed, uniform_reuse
 from optimizer.plans.plan import MetricResult, Plan
 from optimizer.plans.records import Quantiles
 from pdplan.api import read_plan
@@ -25,6 +28,7 @@ from reports.answers.measured import comparison_dict
 from reports.deploy.deployment import PlannedWorkload
 from reports.deploy.files import deployment_files
 from reports.deploy.measurement import drawn_rows, job_script, watches
+from search_spaces.problem import Recorded
 from tests.deploy_cases import Case, deployment_of, options, plan_of, two_classes
 from tests.golden_files import assert_golden
 from tests.running import QUICK, tiny, within
@@ -77,6 +81,34 @@ def test_prefixes_are_shared_as_planned(share: float, seed: int) -> None:
         hits += 128 * sum(block in seen for block in blocks)
         seen |= set(blocks)
     assert hits / sum(row["input_length"] for row in rows) == pytest.approx(share, abs=0.01)
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_who_shares_a_prefix_is_as_planned(replicas: int) -> None:
+    """A router that does not know prefixes finds fewer of them in caches that keep them for 70 s, used after 60 s."""
+    plain = planned(0.4, 1)
+    rows = [row for _, row in drawn_rows(replace(plain, reuse=uniform_reuse(plain.isl, 0.4, fixed(60.0)), keeps=70.0))]
+    generator, hits, used = np.random.default_rng(0), 0, [dict[int, float]() for _ in range(replicas)]
+    late = [row for row in rows if row["timestamp"] > 60_000.0]
+    for row in rows:
+        cache = used[generator.integers(replicas)]
+        hits += (
+            128
+            * sum(row["timestamp"] - cache.get(block, -math.inf) < 70_000.0 for block in row["hash_ids"])
+            * (row in late)
+        )
+        cache |= dict.fromkeys(row["hash_ids"], row["timestamp"])
+    assert hits / sum(row["input_length"] for row in late) == pytest.approx(0.4 / replicas, abs=0.04)
+
+
+def test_a_benchmark_of_a_recording_has_its_requests() -> None:
+    generator = np.random.default_rng(3)
+    isl, osl = generator.integers(100, 9000, 400), generator.integers(1, 300, 400)
+    recording = Recorded("trace", 400, 0, 100.0, np.sort(generator.uniform(0.0, 100.0, 400)), isl, osl)
+    rows = [row for _, row in drawn_rows(replace(planned(0.0, 1), recorded=recording))]
+    assert {(row["input_length"], row["output_length"]) for row in rows} <= set(
+        zip(isl.tolist(), osl.tolist(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("mode", ["replay", "sweep"])

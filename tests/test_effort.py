@@ -13,14 +13,16 @@ from optimizer.loads import effort as deadlines
 from optimizer.loads.effort import Brake, Level
 from optimizer.plans.plan import Plan, parse_plan
 from optimizer.plans.records import SafeStatus
+from optimizer.recommend.changed_problem import Solution, safe_sentence
 from optimizer.recommend.optimize import OUT_OF_TIME, UNPROVEN, optimize
 from pdplan.api import numbered
 from reports.fleets import distinct_alternatives
 from search_spaces.loader import problem_of
-from search_spaces.problem import Problem
-from tests.optimizer_cases import problem
+from search_spaces.problem import Billing, Problem
+from tests.optimizer_cases import instance_of, offer, problem
 from tests.report_cases import text_of
 from tests.running import QUICK, TINY, demand, pdplan, tiny, within
+from tests.small_fleets import alone
 
 
 class HurriedClock:
@@ -122,6 +124,20 @@ def test_a_plan_that_misses_when_gpus_are_slow_names_the_fleet_that_survives(sho
     rows = enumerate(distinct_alternatives(plan), 1)
     number = next(number for number, row in rows if "for slow GPUs" in row.label)
     assert f"Risk: {safe.sentence.removesuffix('.')}: fleet {number}." in text
+
+
+@pytest.mark.parametrize(
+    ("replicas", "reason"),
+    [
+        (4, "Until your GPUs are measured, prefer the"),
+        (1, "It keeps up with one replica fewer, unlike the"),
+    ],
+)
+def test_it_is_said_why_a_fleet_that_survives_at_the_same_price_is_not_the_plan(replicas: int, reason: str) -> None:
+    instance = instance_of(problem(offers=(offer(billing=Billing.NODE),)))
+    own, survivor = (Solution(instance, alone(instance, count)) for count in (3, replicas))
+    alternative = "alternative for slow GPUs, which survives at the same price, by formula."
+    assert safe_sentence(instance, own, survivor) == f"{SLOW} misses the SLO. {reason} {alternative}"
 
 
 def test_that_fleet_is_an_alternative_with_its_simulated_figures_at_expected_speeds(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 
 from costmodel.engine import Draft, Parallelism, Speculation
+from costmodel.errors import InputError
 from search_spaces.enumeration import (
     RULES,
     Shape,
@@ -17,10 +20,12 @@ from search_spaces.enumeration import (
     refusals,
     usual_kv_dtype,
 )
+from search_spaces.loader import load_problem
 from search_spaces.models import load_model as catalog_model
 from search_spaces.problem import Problem
 from tests.golden_files import assert_golden
 from tests.optimizer_cases import model, offer, problem, space, workload
+from tests.running import TINY
 from tests.toy import deepseek_v3, dense, llama_8b, mixtral
 
 ODD_WIDTH = dense("odd", 4, 4096, 32, 8, 14338, 32000)
@@ -111,3 +116,13 @@ def test_compressed_attention_gets_the_cache_and_the_blocks_that_engines_have_fo
     assert kv_dtypes == ["fp8", "bf16"]
     assert [block_tokens(engine, compressed) for engine in ("vllm", "sglang")] == [256, 256]
     assert block_tokens("vllm", latent) == 64
+
+
+def test_what_is_advised_where_a_model_is_too_large_for_a_node_helps(tmp_path: Path) -> None:
+    path = tmp_path / "workload.yaml"
+    sections = {"model": {"name": "DeepSeek-V3", "weight_dtype": "fp8"}, "accelerators": ["H100"]}
+    path.write_text(yaml.safe_dump(TINY | sections | {"search": "quick"}), "utf-8")
+    with pytest.raises(InputError, match=r"a wider search preset, or .* pipeline_parallel together with max_gpus_per"):
+        load_problem(path)
+    for search in ("standard", {"preset": "quick", "pipeline_parallel": [1, 2], "max_gpus_per_engine": 16}):
+        assert enumerate_shapes(load_problem(path, {"search": search})).shapes

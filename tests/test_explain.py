@@ -17,7 +17,7 @@ from reports.answers.explanation import why_words
 from search_spaces.enumeration import RULES
 from search_spaces.loader import load_problem
 from search_spaces.problem import Problem
-from tests.running import tiny
+from tests.running import tiny, within
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +87,10 @@ def test_the_command_end_to_end(file: Path, capsys: pytest.CaptureFixture[str]) 
     assert said_json["standings"] == []
     assert run(["explain", str(file), "--config", "gpu"]) == 2
     assert capsys.readouterr().err == "pdplan: error: --config 'gpu' is not KEY=VALUE, such as gpu=H100,tp=4\n"
+
+
+def test_a_config_is_explained_where_no_engine_of_the_space_is_possible(tmp_path: Path) -> None:
+    large = {"model": {"name": "DeepSeek-V3", "weight_dtype": "fp8"}, "search": "quick", "accelerators": ["H100"]}
+    done = within("explain", tiny(tmp_path, **large), "--config", "gpu=H100,tp=8", "--config", "gpu=H100,tp=8,pp=2")
+    assert "gpu=H100,tp=8: not possible, because weights do not fit in memory" in done.stdout
+    assert "gpu=H100,tp=8,pp=2: possible" in done.stdout

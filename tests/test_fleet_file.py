@@ -50,6 +50,7 @@ FAULTS: tuple[tuple[list[dict[str, Any]], dict[str, Any]], ...] = (
     ([POOL | {"isl": {"from": 10, "to": 10}}], {}),
     ([POOL | {"slo_classes": ["defalt"]}], {}),
     ([POOL | {"tensor_parallel": 3}], {}),
+    ([POOL | {"tensor_parallel": 3, "slo_classes": ["defalt"]}], {}),
     ([POOL], LLAMA_70B),
     ([POOL | {"gpu": "L4", "max_num_batched_tokens": 1_000_000}], {}),
     ([POOL | {"max_num_batched_tokens": 32}], {}),

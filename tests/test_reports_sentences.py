@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -62,6 +63,18 @@ def cheaper(count: int, simulated: int) -> Plan:
     return having(TOGETHER, cheaper_fleets=CheaperFleets(count=count, simulated=simulated), floor_usd_per_hour=1.0)
 
 
+def crowded(plan: Plan) -> Plan:
+    """The plan of which one pool gets more requests than it can serve, with slots that fill without end."""
+    point = having(plan.pools[0].operating_point, utilization={"time": 1.0, "slots": math.inf})
+    return having(plan, pools=[having(plan.pools[0], operating_point=point), *plan.pools[1:]])
+
+
+def by_node(plan: Plan) -> Plan:
+    """The plan without a fleet for its inventory of GPUs of which whole nodes are billed."""
+    short = having(plan.binding[0], constraint="inventory", where="H200", unit="GPU", used=12.0, limit=8.0)
+    return having(with_inputs(plan, accelerators=[{"name": "H200", "billing": "node"}]), binding=[short])
+
+
 FLOORED = having(floor_usd_per_hour=30.0)
 NEAR = against("colocated_only", [NINE], 12_021.875)
 MEETS = simulated(BASE).simulation
@@ -100,6 +113,8 @@ STATES: dict[str, Plan] = {
     "dearer than the fleet of the sensitivity": sensitive(9.0),
     "a KV cache tier": tier(0.549),
     "a KV cache tier of no use": tier(0.0),
+    "a KV cache of an overloaded fleet": crowded(tier(0.0)),
+    "no fleet, for an inventory of whole nodes": by_node(NONE),
     "no fleet, for a latency": having(NONE, binding=[SLOW]),
     "a relaxed limit that an option set": with_command(NONE, "pdplan optimize a.yaml --set constraints.budget=$9/h"),
     "no fleet found": having(NONE, status=Status.TIME_LIMIT),

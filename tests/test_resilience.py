@@ -27,7 +27,7 @@ from optimizer.procurement.operation import (
     rerouted,
     resilience,
 )
-from reports.answers.operation import resilience_dict, resilience_document
+from reports.answers.operation import autoscale_verdict, resilience_dict, resilience_document
 from reports.views import terminal_view
 from search_spaces.problem import Billing
 from tests.optimizer_cases import instance_of, offer, problem, workload
@@ -186,6 +186,21 @@ def colocated_day() -> tuple[Instance, Fleet]:
 @cache
 def day(start_up: float, least: int = 1) -> Day:
     return autoscale(*colocated_day(), HOURS, start_up, least)
+
+
+@pytest.mark.parametrize(
+    ("billing", "start_up", "reason"),
+    [
+        (Billing.GPU, 12 * 3600.0, "replicas that start in time for the next rise fill the gaps"),
+        (Billing.NODE, 0.0, "nodes are billed whole, and every hour needs as many nodes"),
+    ],
+)
+def test_a_day_that_saves_nothing_says_why(billing: Billing, start_up: float, reason: str) -> None:
+    instance = instance_of(problem(workload=workload(40.0), offers=(offer(billing=billing),)))
+    fleet = alone(instance, 8)
+    found = autoscale(instance, fleet.resized(replicas_at(instance, fleet, 1.0)), HOURS, start_up)
+    assert found.hours[0].replicas != found.hours[-1].replicas
+    assert autoscale_verdict(found).startswith(f"Scaling saves nothing: {reason}.")
 
 
 @pytest.mark.parametrize("volume", [0.1, 0.4, 1.0])

@@ -41,7 +41,7 @@ from optimizer.plans.records import (
 )
 from optimizer.search.bound import most_volume, possible_instance
 from optimizer.search.mixtures import leanest
-from optimizer.search.search import engines_unlike, evaluated, unmixed, with_near_fleets
+from optimizer.search.search import engines_unlike, evaluated, pool_survives, unmixed, with_near_fleets
 from optimizer.search.settings import make_settings
 from optimizer.verification.bench import Verdict, fleet_key, make_bench, miss_words, sure_verdict
 from optimizer.verification.verify import Loop
@@ -452,7 +452,7 @@ def safe_row(instance: Instance, survivor: Solution, cost: float) -> Alternative
     return there.row("safe", "for slow GPUs", price_words(survivor.cost, cost))
 
 
-def safe_record(own: Solution, survivor: Solution | None) -> SafeFleet:
+def safe_record(instance: Instance, own: Solution, survivor: Solution | None) -> SafeFleet:
     """The same as a plan states it."""
     status = SafeStatus.NONE if survivor is None else SafeStatus.OWN if survivor is own else SafeStatus.OTHER
     return SafeFleet(
@@ -461,12 +461,16 @@ def safe_record(own: Solution, survivor: Solution | None) -> SafeFleet:
         cost_usd_per_hour=None if survivor is None else survivor.cost,
         pools=[] if survivor is None else engine_pools(survivor.instance, survivor.fleet),
         attainment=None if survivor is None else survivor.attainment,
-        sentence=safe_sentence(own, survivor),
+        sentence=safe_sentence(instance, own, survivor),
     )
 
 
-def safe_sentence(own: Solution, survivor: Solution | None) -> str:
-    """Sentence: whether the plan's fleet survives slow GPUs, and what a fleet costs that does."""
+def safe_sentence(instance: Instance, own: Solution, survivor: Solution | None) -> str:
+    """Sentence: whether the plan's fleet survives slow GPUs, and what a fleet costs that does.
+
+    At the same price it says why that one is not the plan's: `preferred` puts another rule first. instance: at the
+    expected step times.
+    """
     classes = len(own.instance.problem.slos)
     slow = f"If these GPUs are as slow as the worst {percentage(1.0 - slow_end(CONFIDENCE))} of our predictions"
     basis = ", by formula" if own.verdict is None else ""
@@ -480,7 +484,11 @@ def safe_sentence(own: Solution, survivor: Solution | None) -> str:
         return f"{miss_sentence} No fleet was found that survives{basis}."
     more = survivor.cost / own.cost - 1.0
     if abs(more) <= ROUNDING:
-        return f"{miss_sentence} The alternative for slow GPUs survives at the same price{basis}."
+        lasting = [all(pool_survives(instance, pool) for pool in fleet.pools) for fleet in (own.fleet, survivor.fleet)]
+        reason = "Until your GPUs are measured, prefer the"
+        if lasting == [True, False]:
+            reason = "It keeps up with one replica fewer, unlike the"
+        return f"{miss_sentence} {reason} alternative for slow GPUs, which survives at the same price{basis}."
     change = f"{'+' if more > 0.0 else ''}{percentage(more, 1)}"
     return f"{miss_sentence} A fleet that survives costs {dollars(survivor.cost)}/h ({change}){basis}."
 

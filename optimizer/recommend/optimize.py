@@ -226,7 +226,7 @@ def _with_extras(plan: Plan, instance: Instance, fleet: Fleet, by_formula_cost: 
         effort.report("searching for a fleet that survives slow GPUs")
         own, survivor = safe_fleet(instance, fleet, effort)
         if own is not None:
-            changes["safe"] = safe_record(own, survivor)
+            changes["safe"] = safe_record(instance, own, survivor)
         if survivor is not None and survivor is not own:
             best, *rows = plan.alternatives
             row = safe_row(instance, survivor, plan.cost_usd_per_hour or 0.0)

@@ -30,6 +30,7 @@ from optimizer.fleets.pool import pool_key, pool_state
 from optimizer.loads.effort import LEAST_RUNS, Late, never
 from optimizer.loads.instance import Demand, Instance
 from optimizer.plans.records import HALVING_RUNS, NOTABLE, ROUNDING, TOLERANCE, ClassJudgement, Outcome
+from search_spaces.problem import Balancing
 
 from .demand import SEEDS, recorded_trace, simulated_trace
 from .judge import (
@@ -519,16 +520,20 @@ def confirmed(bench: Bench, candidate: Verdict, number: int, *, runs: int = LEAS
 def by_requests(bench: Bench, winner: Verdict) -> Verdict | None:
     """The verdict on the winner behind a least-requests router, on the requests that proved it; None if equal.
 
-    It is the same for a single engine, and if the problem's own router counts requests. The interval is the one that
-    decided on the winner.
+    It is the same for a single engine, and if the problem's own router counts requests. Prompts find the prefixes that
+    such a router leaves them, and the fleet is put to the same tests, with the interval that decided on the winner.
     """
-    instance, engines = bench.instance, winner.judgement.engines
-    if not any(pool.router is Router.LENGTH_AWARE and pool.replicas > 1 for pool in engines):
+    judgement, first = winner.judgement, APART * winner.confirmation
+    if not any(pool.router is not Router.LEAST_LOADED and pool.replicas > 1 for pool in judgement.engines):
         return None
-    counting = tuple(replace(pool, router=Router.LEAST_LOADED) for pool in engines)
-    runs = [Run.of(proof.demand, counting) for proof in winner.judgement.runs]
-    is_proven = judge_runs(instance, counting, runs, tail=tail_of(max(winner.confirmation, 1))).proven
-    return bench.verdict_of(winner.fleet, judge_runs(instance, counting, runs), held=is_proven)
+    instance = replace(bench.instance, problem=bench.instance.problem.behind(Balancing.LEAST_REQUESTS))
+    counting = replace(bench, instance=instance)
+    portion = counting.part(winner.fleet)
+    sizes = [proof.demand.trace.size for proof in judgement.runs]
+    runs = [Run.of(portion.drawn(size, first + number), portion.engines) for number, size in enumerate(sizes)]
+    is_proven = judge_runs(instance, portion.engines, runs, tail=tail_of(max(winner.confirmation, 1))).proven
+    again = judge_runs(instance, portion.engines, runs)
+    return counting.verdict_under_strain(winner.fleet, portion, again, first + MOST_RUNS, held=is_proven)
 
 
 # --- a fleet that no simulation chose ---------------------------------------------------------------------------------

@@ -123,11 +123,11 @@ def _flows_of(instance: Instance, slo: IntArray, isl: IntArray, osl: IntArray) -
     flow = np.zeros(isl.size, dtype=np.int64)
     for k in range(len(instance.problem.slos)):
         members, own = np.flatnonzero(slo == k), np.flatnonzero((flows.slo == k) & (flows.share > 0.0))
-        flow[members] = own[_nearest(flows.isl[own], flows.osl[own], isl[members], osl[members])]
+        flow[members] = own[nearest(flows.isl[own], flows.osl[own], isl[members], osl[members])]
     return flow
 
 
-def _nearest(isl: FloatArray, osl: FloatArray, wanted_isl: IntArray, wanted_osl: IntArray) -> IntArray:
+def nearest(isl: FloatArray, osl: FloatArray, wanted_isl: IntArray, wanted_osl: IntArray) -> IntArray:
     """Index of the length bucket nearest to each request; one row of distances at a time keeps memory small."""
     best, least = np.zeros(wanted_isl.size, dtype=np.int64), np.full(wanted_isl.size, np.inf)
     log_isl, log_osl = np.log(wanted_isl), np.log(wanted_osl)
@@ -175,7 +175,9 @@ def _demand(
 
 def _hit_chances(instance: Instance, fleet: Fleet, volume: float) -> tuple[FloatArray, FloatArray]:
     """Chances that a pool has the history of a prompt, and that it is only below GPU memory, (pools, flows) [1]."""
-    states = [pool_state(instance, pool, volume) for pool in fleet.pools]
+    balancing = instance.problem.constraints.balancing_of([pool.role for pool in fleet.pools])
+    spread = replace(instance, problem=instance.problem.behind(balancing))
+    states = [pool_state(spread, pool, volume) for pool in fleet.pools]
     size = instance.flows.isl.size
     hits = np.array([np.ones(size) if state.hit_chance is None else state.hit_chance for state in states])
     return hits, np.array([np.zeros(size) if state.reads is None else state.reads.chance for state in states])

@@ -210,8 +210,7 @@ def simulate_plan(plan: Plan, request: SimulationRequest, progress: Progress | N
     tell = progress or silent
     instance, fleet = fleet_of_plan(plan)
     if request.balancing is not None:
-        limits = replace(instance.problem.constraints, balancing=Balancing(request.balancing), counting=None)
-        instance = replace(instance, problem=replace(instance.problem, constraints=limits))
+        instance = replace(instance, problem=instance.problem.behind(Balancing(request.balancing)))
     tell("simulating", 0.0)
     demand_rate = instance.problem.workload.request_rate
     volume = planned_volume(plan) if request.rate is None else request.rate / demand_rate

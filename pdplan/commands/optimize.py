@@ -280,7 +280,8 @@ def explain(console: Console, /, *, file: Path, configs: tuple[str, ...], prices
     from reports.answers.explanation import explanation_dict, explanation_document, pair_dict
     from search_spaces.loader import load_problem
 
-    problem = load_problem(file, overrides=parse_settings(options["settings"], prices=prices))
+    overrides = parse_settings(options["settings"], prices=prices)
+    problem = load_problem(file, overrides, engines_exist=False)  # settings outside the search space are tried too
     candidates = collected(configs, lambda config: parse_query(pairs(config, "--config", "gpu=H100,tp=4"), problem))
     assumptions = [candidate.assumed for candidate in candidates]
     explanations = list(zip(configs, assumptions, explain_each(problem, candidates), strict=True))

@@ -294,7 +294,7 @@ def deploy(
     settings = deployment_options(plan, label=pairs(options.pop("labels"), "--label"), **options)
     files = write_deployment(plan, settings, output, force=console.force)
     deployment = describe(plan, settings)
-    if deployment.demand.sessions and (warning := scattered_words(deployment)):
+    if deployment.demand.reuse and (warning := scattered_words(plan, deployment)):
         console.warn(warning)
     if options["target"] is None and settings.target != planned_target(plan):
         console.note(deploy_sentence(plan, what_runs(plan)))

@@ -15,7 +15,7 @@ from optimizer.plans.records import Outcome
 from optimizer.procurement.operation import Day, Loss, Resilience
 from optimizer.verification.judge import Judgement, pool_behind
 from reports.document import Column, Document, Section, Table, said, table_of
-from reports.question import again_command
+from reports.question import again_command, by_node
 from reports.slos import MARKS, class_record
 from reports.text import MISSING, count, duration, hourly, money, percent, rate, signed_percent
 from reports.verdict import deciding_words
@@ -27,9 +27,9 @@ MOST_LINES: Final = 12
 UNDECIDED: Final = "Undecided: the goal lies within the 95 % interval of the share, as it does near saturation."
 METHOD: Final = (
     "Simulated after the loss, with requests routed to what is left; requests that were running at the loss are left "
-    "out. Replicas are on nodes as in the deployment files. Spares: the price of the replicas that make up for the "
-    "loss. For the loss of a node, these assume that each pool is spread evenly over nodes of its own. A pool that "
-    "met the SLO after the loss of a replica needs fewer."
+    "out. Replicas are on nodes as in the deployment files. Spares: the price of more replicas of the same engines, to "
+    "make up for the loss. For the loss of a node, these assume that each pool is spread evenly over nodes of its own. "
+    "A pool that met the SLO after the loss of a replica needs fewer."
 )
 
 
@@ -86,6 +86,7 @@ def resilience_document(resilience: Resilience, count: int, plan: Plan) -> Docum
     notes = said(
         _spares_sentence(resilience, "replica", count),
         _spares_sentence(resilience, "node", count),
+        _other_engines_sentence(resilience, plan),
         f"{UNDECIDED} {deciding_words(between, int(RUN_REQUESTS.high))}" if between else "",
         METHOD,
         f"Each row is a run of {plural(min(lengths), 'request')}{most} with the expected step times; spare replicas "
@@ -99,6 +100,15 @@ def resilience_document(resilience: Resilience, count: int, plan: Plan) -> Docum
         next_step=_spares_command(resilience, count, plan),
         about=("Which loss breaks an SLO?", plan.name),
     )
+
+
+def _other_engines_sentence(resilience: Resilience, plan: Plan) -> str:
+    """That a fleet of other engines may have spares for less, most of all where a replica takes a node of its own."""
+    if not resilience.spare_cost("replica", only_where_needed=False):
+        return ""
+    nodes = "Whole nodes are billed, also for spare replicas. "
+    nodes = nodes if any(by_node(plan, pool.accelerator) for pool in plan.pools) else ""
+    return f"{nodes}A fleet that is planned with spares may have other engines and cost less."
 
 
 def _spares_command(resilience: Resilience, count: int, plan: Plan) -> str:
@@ -244,13 +254,23 @@ def autoscale_verdict(day: Day) -> str:
         )
     if day.saved_usd_per_day <= NEGLIGIBLE * day.fixed_usd_per_day:
         return (
-            "Scaling saves nothing: every hour needs the whole fleet, or the start-up time fills the gaps. The fleet "
-            f"costs {money(day.fixed_usd_per_day)} a day.{doubt}"
+            f"Scaling saves nothing: {_no_saving_words(day)}. The fleet costs {money(day.fixed_usd_per_day)} a "
+            f"day.{doubt}"
         )
     how, hours = "when simulated" if day.simulated_requests else "by formula", "Every other" if doubt else "Every"
     share = percent(day.saved_usd_per_day / day.fixed_usd_per_day)
     saving = round(day.fixed_usd_per_day, 2) - round(day.ahead_usd_per_day, 2)  # of the prices as they are shown
     return f"{cost}: {money(saving)} saved ({share}).{doubt} {hours} hour meets its SLO {how}."
+
+
+def _no_saving_words(day: Day) -> str:
+    """Why fewer replicas in quiet hours save nothing: none are fewer, none are cheaper, or they start too slowly."""
+    if len({tuple(hour.replicas.values()) for hour in day.hours}) == 1:
+        return "every hour needs the same replicas"
+    needed = sum(hour.usd_per_hour for hour in day.hours)
+    if needed >= day.fixed_usd_per_day * (1.0 - NEGLIGIBLE):
+        return "nodes are billed whole, and every hour needs as many nodes"
+    return "replicas that start in time for the next rise fill the gaps"
 
 
 def _class(problem: Problem, name: str) -> str:

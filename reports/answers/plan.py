@@ -206,7 +206,10 @@ def _in_the_way(plan: Plan) -> tuple[Section, ...]:
         if plan.status is Status.TIME_LIMIT and limit.constraint in {*question.FLEET_LIMITS, "inventory"}:
             used, most = (quantity(value, limit.unit) for value in (limit.used, limit.limit))
             obstacle = f"The nearest fleet found needs {used}; {question.limit_words(limit)} is {most}."
-        sentences.append(f"{obstacle} {question.relax_sentence(limit)}")
+        nodes = ""
+        if limit.constraint == "inventory" and question.by_node(plan, limit.where):
+            nodes = " Whole nodes are billed, so the price is of all their GPUs."
+        sentences.append(f"{obstacle} {question.relax_sentence(limit)}{nodes}")
     return (
         Section(sentences=(f"Asked: {question.demand_sentence(plan)}", *slo_sentences)),
         Section(sentences=tuple(fleets.miss_sentences(plan))),

@@ -425,11 +425,13 @@ def simulation_json(simulation: Simulated) -> dict[str, Any]:
 
 
 def _class_json(simulation: Simulated, number: int, case: ClassJudgement) -> dict[str, Any]:
+    """The figures of a class; `analytic` of a fleet that is overloaded by formula, and `plan` of a fleet file: null."""
     gaps, formula = simulation.gaps[number], simulation.analytic
+    is_stated = simulation.plan.status is Status.STATED
     return class_record(case, is_late=number in simulation.judgement.late) | {
         "itl_max_s": asdict(gaps.quantiles) | {"max": gaps.longest},
-        "analytic": None if formula is None else asdict(formula.classes[number]),
-        "plan": asdict(simulation.plan.classes[number].latencies),
+        "analytic": None if formula is None or not formula.stable else asdict(formula.classes[number]),
+        "plan": None if is_stated else asdict(simulation.plan.classes[number].latencies),
     }
 
 

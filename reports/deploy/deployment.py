@@ -235,12 +235,14 @@ class DeployedPool:
 class PlannedWorkload(Workload):
     """The workload at the planned volume; its prefix hit share is that of the planned caches.
 
-    slo_class: number of the class that each bucket is of; empty where there is one class. recorded: requests of a
-    trace, whose times the benchmark's are. quietest: share of the rate that comes in the quietest hour of the day [1],
-    1 where the plan has no day.
+    Prefixes are used again so long after the request with them came, not after it ended. keeps: how long the planned
+    caches keep one that is not used [s]. slo_class: number of the class that each bucket is of; empty where there is
+    one class. recorded: requests of a trace, which the benchmark's are. quietest: share of the rate that comes in the
+    quietest hour of the day [1], 1 where the plan has no day.
     """
 
     seed: int
+    keeps: float = math.inf
     slo_class: tuple[int, ...] = ()
     recorded: Recorded | None = None
     quietest: float = 1.0
@@ -356,13 +358,13 @@ class Deployment:
     def routes_by_prefix(self) -> bool:
         """Whether the router sends prompts where their prefix is, as the plan was evaluated.
 
-        Plans of sessions say what a least-requests router finds; others count on their prefixes in any case.
+        Where the workload says when prefixes are used again, plans know what a least-requests router finds of them.
         """
         return self.by_prefix(self.router)
 
     def by_prefix(self, balancing: Balancing) -> bool:
         """Whether a router that balances so sends prompts where their prefix is."""
-        as_evaluated = self.demand.sessions is None or balancing is Balancing.LEAST_TOKENS
+        as_evaluated = self.demand.reuse is None or balancing is Balancing.LEAST_TOKENS
         return self.demand.prefix_hit_share > 0.0 and as_evaluated
 
     @property

@@ -18,7 +18,9 @@ from costmodel.errors import InputError, UnknownNameError, shown
 from costmodel.estimate import prompt_seconds
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.metric import limits_of
+from costmodel.prefix_cache import Reuse
 from costmodel.units import GIGA
+from costmodel.workload import Workload
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan
 from optimizer.fleets.evaluate import replicas_at
 from optimizer.plans.plan import Plan, Pool
@@ -377,20 +379,32 @@ def demand_of(plan: Plan, slo_class: str | None = None, problem: Problem | None 
         isl, osl, share = ([getattr(route, name) for route in routes] for name in ("isl", "osl", "share"))
         numbers = [names.index(route.slo_class) for route in routes]
         rate *= 1.0 if slo_class is None else sum(share)
-    weights = np.array(share)
+    weights, cache = np.array(share), plan.prefix_cache
     return PlannedWorkload(
         np.array(isl),
         np.array(osl),
         weights / weights.sum(),
         request_rate=rate,
         burstiness=load.burstiness,
-        prefix_hit_share=load.prefix_hit_share if plan.prefix_cache is None else plan.prefix_cache.sustained,
+        prefix_hit_share=load.prefix_hit_share if cache is None else cache.sustained,
+        reuse=None if problem is None else _reuse_of(plan, problem.workload, list(zip(isl, osl, strict=True))),
         seed=plan.provenance.seed,
+        keeps=math.inf if cache is None else cache.keeps_s,
         slo_class=tuple(numbers),
         recorded=None if problem is None else problem.recorded,
         sessions=None if problem is None else problem.workload.sessions,
         quietest=min(min(arrivals(plan), default=math.inf) / load.request_rate_rps, 1.0),
     )
+
+
+def _reuse_of(plan: Plan, load: Workload, lengths: Sequence[tuple[float, float]]) -> Reuse | None:
+    """The reuse of prefixes by requests of these lengths; from one to the next is the pause and a median request."""
+    if load.reuse is None:
+        return None
+    history = dict(zip(zip(load.isl, load.osl, strict=True), load.reuse.history, strict=True))
+    seconds = [item.ttft_s.p50 + load.mean_osl * item.tpot_s.p50 for item in plan.classes]
+    pause = load.reuse.pause.later(sum(seconds) / len(seconds))
+    return replace(load.reuse, history=np.array([history[each] for each in lengths]), pause=pause)
 
 
 def with_context(deployment: Deployment, plan: Plan, base: Path | None = None) -> Deployment:

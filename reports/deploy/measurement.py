@@ -14,14 +14,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from costmodel.arrays import FloatArray, IntArray
 from costmodel.metric import Metric
 from costmodel.units import MILLI
 from costmodel.words import percentage, plural
 from costmodel.workload import gamma_arrivals, whole_parts
 from optimizer.fleets.build_plan import with_latencies
 from optimizer.plans.plan import Plan, Status
+from optimizer.verification.demand import nearest
 from reports.fleets import fleet_words
 from reports.question import is_simulated_row, slo_classes, slo_words
 from reports.text import clean, percent_beside, significant
@@ -47,6 +48,8 @@ BLOCK_TOKENS: Final = 128
 """Tokens of a block that requests share or do not, in the trace."""
 DRAWS: Final = 200
 """Parts of a recording of which the one is taken that comes nearest to the planned rate."""
+LONGEST_PAUSE: Final = 0.25
+"""Of a prefix in the trace over the trace [1], so that most of it comes when the caches are full."""
 MOST_BLOCKS: Final = 100_000
 """Block ids in a trace, so that it stays below the 1 MiB that a ConfigMap may hold."""
 
@@ -143,29 +146,76 @@ def sweep_loads(deployment: Deployment) -> list[int]:
 def drawn_rows(demand: PlannedWorkload) -> list[tuple[int, dict[str, Any]]]:
     """Requests of a Mooncake trace with their buckets: arrival [ms], lengths [token], blocks that are shared.
 
-    They come in the histogram's exact shares, in an order and at times that the seed decides.
+    They come in the histogram's exact shares, in an order and at times that the seed decides; of a recording they are
+    a stretch of it.
     """
     generator = np.random.default_rng(demand.seed)
     count = requests_of(demand)
-    bucket = generator.permutation(np.repeat(np.arange(len(demand.share)), whole_parts(demand.share * count)))
-    isl, osl = (np.maximum(np.rint(lengths[bucket]), 1).astype(int) for lengths in (demand.isl, demand.osl))
-    times = gamma_arrivals(count, demand.request_rate, demand.burstiness, demand.seed)
-    if demand.recorded is not None:
+    if demand.recorded is None:
+        bucket = generator.permutation(np.repeat(np.arange(len(demand.share)), whole_parts(demand.share * count)))
+        isl, osl = (np.maximum(np.rint(lengths[bucket]), 1).astype(int) for lengths in (demand.isl, demand.osl))
+        times = gamma_arrivals(count, demand.request_rate, demand.burstiness, demand.seed)
+    else:
         lasts = count / demand.request_rate
-        drawn = (demand.recorded.drawn(count, demand.request_rate, demand.seed + number)[0] for number in range(DRAWS))
-        times = min(drawn, key=lambda part: abs(float(np.ptp(part)) / lasts - 1.0))
+        stretches = (demand.recorded.drawn(count, demand.request_rate, demand.seed + number) for number in range(DRAWS))
+        times, places = min(stretches, key=lambda stretch: abs(float(np.ptp(stretch[0])) / lasts - 1.0))
+        isl, osl = demand.recorded.isl[places], demand.recorded.osl[places]
+        bucket = _buckets_of(demand, isl, osl, generator)
     arrival = times - times[0]
-    shared = shared_blocks(isl, demand.prefix_hit_share)
-    rows: list[tuple[int, dict[str, Any]]] = []
-    unique = int(shared.max(initial=0))
-    columns = (bucket.tolist(), arrival.tolist(), isl.tolist(), osl.tolist(), shared.tolist())
-    for number, time, prompt, answer, blocks in zip(*columns, strict=True):
-        row: dict[str, Any] = {"timestamp": round(time / MILLI, 3), "input_length": prompt, "output_length": answer}
-        if demand.prefix_hit_share > 0.0:
-            own = -(-prompt // BLOCK_TOKENS) - blocks
-            row["hash_ids"] = [*range(blocks), *range(unique, unique + own)]
-            unique += own
-        rows.append((number, row))
+    columns = (bucket.tolist(), arrival.tolist(), isl.tolist(), osl.tolist())
+    rows: list[tuple[int, dict[str, Any]]] = [
+        (number, {"timestamp": round(time / MILLI, 3), "input_length": prompt, "output_length": answer})
+        for number, time, prompt, answer in zip(*columns, strict=True)
+    ]
+    if demand.prefix_hit_share > 0.0:
+        for (_, row), blocks in zip(rows, hash_blocks(demand, bucket, arrival, isl, generator), strict=True):
+            row["hash_ids"] = blocks
+    return rows
+
+
+def _buckets_of(demand: PlannedWorkload, isl: IntArray, osl: IntArray, generator: np.random.Generator) -> IntArray:
+    """The bucket of the nearest lengths of each recorded request, in a class that is drawn by share."""
+    classes = np.array(demand.slo_class or (0,) * len(demand.share))
+    of_class = classes[generator.choice(classes.size, size=isl.size, p=demand.share)]
+    bucket = np.zeros(isl.size, dtype=np.int64)
+    for number in np.unique(of_class):
+        members, own = np.flatnonzero(of_class == number), np.flatnonzero(classes == number)
+        bucket[members] = own[nearest(demand.isl[own], demand.osl[own], isl[members], osl[members])]
+    return bucket
+
+
+def hash_blocks(
+    demand: PlannedWorkload, bucket: IntArray, arrival: FloatArray, isl: IntArray, generator: np.random.Generator
+) -> list[list[int]]:
+    """Blocks of each prompt: those that all prompts begin with, those of one earlier prompt, and its own.
+
+    A prompt goes on from the one that came nearest to a pause before it, and that no other goes on from; not where that
+    was before the trace began. Pauses that the planned caches outlast are LONGEST_PAUSE of the trace at most.
+    """
+    reuse, count = demand.reuse, isl.size
+    common, history = isl * demand.prefix_hit_share, np.zeros(count)
+    came = arrival
+    if reuse is not None:
+        common = np.full(count, reuse.shared)
+        history = isl * (reuse.history / demand.isl)[bucket]
+        pause = np.interp(generator.random(count), reuse.pause.share, reuse.pause.seconds)
+        longest = LONGEST_PAUSE * float(arrival[-1])
+        came = arrival - np.where(pause <= demand.keeps, np.minimum(pause, longest), pause)
+    common_blocks = whole_blocks(common.tolist(), isl)
+    is_again = (came >= 0.0) & (history > 0.0)
+    prefix = np.where(is_again, whole_blocks((common + is_again * history).tolist(), isl), common_blocks)
+    classes = np.array(demand.slo_class or (0,) * len(demand.share))[bucket]
+    is_end, rows, unique = np.ones(count, dtype=np.bool_), list[list[int]](), int(common_blocks.max(initial=0))
+    for number, shared in enumerate(common_blocks.tolist()):
+        blocks = list(range(shared))
+        fits = is_end & (classes == classes[number]) & (isl // BLOCK_TOKENS >= prefix[number])
+        fits[number:] = False
+        if prefix[number] > shared and fits.any():
+            last = int(np.where(fits, np.abs(arrival - came[number]), np.inf).argmin())
+            is_end[last], blocks = False, rows[last][: prefix[number]]
+        own = -(-int(isl[number]) // BLOCK_TOKENS) - len(blocks)
+        rows.append([*blocks, *range(unique, unique + own)])
+        unique += own
     return rows
 
 
@@ -177,14 +227,14 @@ def requests_of(demand: PlannedWorkload) -> int:
     return int(min(max(demand.request_rate * fact("benchmark", "seconds"), least), max(most, least)))
 
 
-def shared_blocks(isl: NDArray[np.int64], share: float) -> NDArray[np.int64]:
-    """Leading blocks of each prompt that all prompts share, so that tokens found in the cache are `share` of all.
+def whole_blocks(tokens: Sequence[float], isl: IntArray) -> IntArray:
+    """Blocks of so many tokens at the beginning of each prompt; the last block of a prompt is always its own.
 
-    What one prompt rounds off the next makes up for; the last block of a prompt is always its own.
+    What one prompt rounds off the next makes up for.
     """
     blocks, owed = np.zeros(isl.size, dtype=np.int64), 0.0
-    for number, length in enumerate(isl.tolist()):
-        owed += share * length
+    for number, (wanted, length) in enumerate(zip(tokens, isl.tolist(), strict=True)):
+        owed += wanted
         most = -(-length // BLOCK_TOKENS) - 1
         blocks[number] = min(max(int(owed // BLOCK_TOKENS), 0), most)
         owed -= float(blocks[number]) * BLOCK_TOKENS
@@ -340,16 +390,19 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
     return [Raw(f"   {line}" if line.startswith("- ") else f"{next(numbers)}. {line}") for line in lines]
 
 
-def scattered_words(deployment: Deployment) -> str:
+def scattered_words(plan: Plan, deployment: Deployment) -> str:
     """That no router keeps prompts together which the plan finds in a cache, and what comes of it.
 
-    Empty where one does, or none has to.
+    Empty where one does, or none has to, or where the predictions are of what such a router finds.
     """
     many = sum(pool.replicas for pool in deployment.prompt_pools) > 1
+    is_own = behind(plan, deployment.router) is not plan or deployment.balancing is Balancing.LEAST_REQUESTS
+    if deployment.demand.reuse is not None and is_own:
+        return ""
     if deployment.demand.prefix_hit_share == 0.0 or deployment.behind_gateway or not many:
         return ""
     why = deployment.scatters
-    if not deployment.routes_by_prefix:  # a plan of sessions
+    if not deployment.routes_by_prefix:  # the workload says when prefixes are used again
         why = why or "a least-requests router is not told to keep a session where it was"
     subject = "Turns of a session" if deployment.demand.sessions else "Prompts with a common prefix"
     most = 1.0 / max(1.0 - deployment.demand.prefix_hit_share, 0.01)
@@ -399,7 +452,7 @@ def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> s
         notes=_lines(  # what these files cannot do as the plan has it, or do only under a condition
             "readme/notes.md",
             deployment,
-            scattered=scattered_words(deployment),
+            scattered=scattered_words(plan, deployment),
             files=files,
             by_size=deployment.behind_gateway and hosts.by_size(hosts.gateway_rules(deployment)),
             bytes_per_token=f"{hosts.bytes_per_token(deployment):g}",
