@@ -124,10 +124,10 @@ def level_rates(rates: FloatArray, count: int, weight: FloatArray | None = None)
         total = np.where(between > 0.0, cost + level[:, None] * between, np.inf)
         below.append(total.argmin(axis=1))
         cost = total.min(axis=1)
-    chosen = [level.size - 1]
+    places = [level.size - 1]
     for lower in reversed(below):
-        chosen.append(int(lower[chosen[-1]]))
-    return level[chosen[::-1]]
+        places.append(int(lower[places[-1]]))
+    return level[places[::-1]]
 
 
 def make_levels(
@@ -238,12 +238,16 @@ def levels_without(
 def _markets(problem: Problem, prices: Sequence[float]) -> list[Problem]:
     """The problem with all offers at some prices, then with each alone; beside the GPUs that are owned, and without."""
     priced_offers = zip(problem.offers, prices, strict=True)
-    stated = [replace(offer, usd_per_hour=usd, tier_usd_per_hour=0.0) for offer, usd in priced_offers]
-    rented = [replace(offer, owned=0) for offer in stated]
-    stocks = [stated, *([rented] if rented != stated else ())]
-    if len(stated) > 1:
-        stocks += [[offer if offer is own else replace(offer, inventory=0) for offer in a] for a in stocks for own in a]
-    return [replace(problem, offers=tuple(stock)) for stock in stocks]
+    offers = [replace(offer, usd_per_hour=usd, tier_usd_per_hour=0.0) for offer, usd in priced_offers]
+    markets = [offers]
+    if any(offer.owned for offer in offers):
+        markets.append([replace(offer, owned=0) for offer in offers])
+    alone = [
+        [offer if offer is own else replace(offer, inventory=0) for offer in market]
+        for market in markets
+        for own in market
+    ]
+    return [replace(problem, offers=tuple(market)) for market in (*markets, *(alone if len(offers) > 1 else ()))]
 
 
 def _groups(problem: Problem) -> list[Instance]:
@@ -263,7 +267,7 @@ def _cheapest(group: int, search: FleetSearch, market: Problem, known_misses: Se
     fleet = search.fleet(cheapest[0])
     if all(offer.inventory != 0 for offer in market.offers):
         mixture = or_mixed(replace(search, instance=priced(search.instance, market)), fleet)
-        missed = is_refuted(engines_of(search.instance, mixture), known_misses)
-        fleet = fleet if missed or len(mixture.pools) == len(fleet.pools) else mixture
+        is_miss = is_refuted(engines_of(search.instance, mixture), known_misses)
+        fleet = fleet if is_miss or len(mixture.pools) == len(fleet.pools) else mixture
     sized_fleet = SizedFleet(group, search.instance, fleet)
     return Option(tuple(fleet_gpus(search.instance, fleet).tolist()), (sized_fleet,))
