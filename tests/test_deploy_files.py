@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -23,6 +25,8 @@ from hypothesis import strategies as st
 from costmodel.errors import InputError
 from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB
+from optimizer.fleets.build_plan import fleet_of_plan
+from optimizer.fleets.evaluate import evaluate, replicas_at
 from optimizer.plans.plan import Plan
 from reports.deploy.deployment import Options
 from reports.deploy.files import MARKER, RECORD, deployment_files, recorded_options, refusal, write_deployment
@@ -361,6 +365,38 @@ def test_a_set_has_less_room_for_names() -> None:
     plan = plan_of((replace(RANKS[0], name="b-name-of-20-letters"), RANKS[1]), long)
     assert "and 37 are allowed" in str(refusal(plan, options("llm-d")))
     assert "and 37 are allowed" not in str(refusal(by_day(plan), options("llm-d")))
+
+
+BUSY = {
+    75.0: (Case("colocated", replicas=5, tokens=2048),),
+    110.0: (Case("prefill", replicas=4, tokens=8192, seqs=16), Case("decode", replicas=3, tokens=512, seqs=128)),
+}
+"""Fleets by the rate that all of their replicas are needed for."""
+
+
+@pytest.mark.parametrize("most", BUSY)
+def test_keda_runs_the_replicas_that_autoscale_finds(most: float) -> None:
+    """At every rate of the day that is not within 3 % of the highest from one at which the need changes."""
+    plan = plan_of(BUSY[most])
+    plan = by_day(plan.model_copy(update={"workload": plan.workload.model_copy(update={"request_rate_rps": most})}))
+    instance, fleet = fleet_of_plan(plan)
+    volumes = np.arange(0.1, 1.02, 0.03).tolist()
+    needs = [replicas_at(instance, fleet, volume).tolist() for volume in volumes]
+    objects = yaml.safe_load_all(deployment_files(plan, options("llm-d"))["autoscale.yaml"])
+    for index, spec in enumerate(scaler["spec"] for scaler in objects):
+        rate, in_flight = (trigger["metadata"] for trigger in spec["triggers"])
+        offset, step = map(float, re.findall(r"(?:\+|/) ([\d.]+)", rate["query"]))
+        assert float(rate["threshold"]) == 1.0
+        seen = set[int]()
+        for number in range(1, len(needs) - 1):
+            need, wanted = needs[number], math.ceil((most * volumes[number] + offset) / step)
+            wanted = min(wanted, spec["maxReplicaCount"])
+            if needs[number - 1][index] == needs[number + 1][index]:
+                assert wanted == need[index], volumes[number]
+                seen.add(wanted)
+            state = evaluate(instance, fleet.resized(need), volumes[number]).states[index]
+            assert state.running < 1.1 * float(in_flight["threshold"]), "requests in flight ask for no more"
+        assert seen == set(range(spec["minReplicaCount"], spec["maxReplicaCount"] + 1))
 
 
 def test_pools_longer_than_the_models_positions_are_refused() -> None:

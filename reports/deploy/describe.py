@@ -20,7 +20,9 @@ from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.metric import limits_of
 from costmodel.units import GIGA
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan
-from optimizer.fleets.evaluate import replicas_at
+from optimizer.fleets.evaluate import evaluate, holds_at, replicas_at
+from optimizer.fleets.fleet import Fleet, largest_load
+from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan, Pool
 from reports.question import arrivals, engine_title, slo_classes
 from reports.text import is_number
@@ -40,6 +42,7 @@ from .deployment import (
     NamelessWeightsError,
     Options,
     PlannedWorkload,
+    Scaling,
     UndeployableError,
     WorkerSettings,
     engine_version,
@@ -83,11 +86,17 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
     ids = [pool.id for pool in plan.pools]
     names = dict(zip(ids, usable_names(ids, "pool"), strict=True))
     demand, least = demand_of(plan, problem=problem), [pool.replicas for pool in plan.pools]
+    scaling: list[Scaling | None] = [None] * len(plan.pools)
     if (
         target_of(options.target).scales and demand.quietest < 1.0
     ):  # what the quietest hour needs by formula, and spares
-        needed_replicas = replicas_at(*fleet_of_plan(plan, base), demand.quietest)
-        least = [int(count) + pool.spare_replicas for count, pool in zip(needed_replicas, plan.pools, strict=True)]
+        instance, fleet = fleet_of_plan(plan, base)
+        spares = [pool.spare_replicas for pool in plan.pools]
+        needed_replicas = replicas_at(instance, fleet, demand.quietest).tolist()
+        least = [count + spare for count, spare in zip(needed_replicas, spares, strict=True)]
+        scaling = [
+            _scaling(instance, fleet, k, *pair) for k, pair in enumerate(zip(needed_replicas, spares, strict=True))
+        ]
     deployment = Deployment(
         name=plan.name if NAME.fullmatch(plan.name) else "pdplan",
         title=plan.name,
@@ -97,8 +106,8 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         engine_version=version,
         options=options,
         pools=tuple(
-            _pool(plan, problem, pool, options, name=names[pool.id], least=fewest)
-            for pool, fewest in zip(plan.pools, least, strict=True)
+            _pool(plan, problem, pool, options, name=names[pool.id], least=fewest, scaling=scaled)
+            for pool, fewest, scaled in zip(plan.pools, least, scaling, strict=True)
         ),
         routing=routing_of(plan),
         balancing=problem.constraints.balancing_of([Role(pool.role) for pool in plan.pools]),
@@ -227,7 +236,35 @@ def routing_of(plan: Plan) -> GatewayRouting:
     return GatewayRouting.BY_LOAD if alike and "colocated" not in roles else GatewayRouting.BY_LENGTH
 
 
-def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: str, least: int) -> DeployedPool:
+def _scaling(instance: Instance, fleet: Fleet, index: int, low: int, spare: int) -> Scaling | None:
+    """When a pool needs another replica, through two points: the most that `low` serve, and one fewer than planned.
+
+    Small pools serve less per replica. With r(n) the highest rate that n replicas serve within the SLO, those of the
+    other pools unchanged, and s spares: rate = (r(high) - r(low)) / (high - low), offset = (low + s) rate - r(low).
+    """
+    high = fleet.pools[index].replicas - 1
+    if low > high:
+        return None
+
+    def volume_of(replicas: int) -> tuple[Fleet, float]:
+        counts = [replicas if k == index else pool.replicas for k, pool in enumerate(fleet.pools)]
+        smaller = fleet.resized(counts)
+        return smaller, largest_load(lambda volume: holds_at(instance, smaller, volume), most=replicas / high)
+
+    smaller, volume = volume_of(high)
+    state = evaluate(instance, smaller, volume).states[index]
+    most = float(state.rate.sum())
+    fewest = min(volume_of(low)[1] / volume, low / high) * most
+    rate = (most - fewest) / (high - low) if high > low else most / high
+    prompts = (
+        0.0 if state.wait is None else most * state.wait.chance * state.wait.mean + float(state.rate @ state.latency)
+    )
+    return Scaling(rate, (low + spare) * rate - fewest, state.running + prompts / high)
+
+
+def _pool(
+    plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: str, least: int, scaling: Scaling | None
+) -> DeployedPool:
     names = [offer.accelerator.name for offer in problem.offers]
     if pool.accelerator not in names:
         raise InputError(f"pool {pool.id}: {pool.accelerator} is not among the accelerators of the plan's own problem")
@@ -236,7 +273,6 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
     config = engine_config(problem, shape, Role(pool.role), pool.max_num_seqs, pool.max_num_batched_tokens)
     config = replace(config, max_model_len=pool.max_model_len, memory_fraction=pool.memory_fraction)
     vendor = Device.CPU if options.device is Device.CPU else config.accelerator.vendor
-    used = pool.operating_point.utilization
     rate = 0.0  # at which an engine prefills in full chunks, on all of its ranks [token/s]
     if config.role is not Role.DECODE:
         overhead = load_serving_policy(problem.engine, problem.engine_changes).overhead
@@ -251,8 +287,8 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
         replicas=pool.replicas,
         settings=_settings(plan, problem, config, options, vendor),
         prompt_rate=rate,
-        running=used.get("slots", 0.0) * pool.max_num_seqs or used.get("time", 0.0),
         least=least,
+        scaling=scaling,
         config=config,
     )
 
