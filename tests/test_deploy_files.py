@@ -12,6 +12,7 @@ import signal
 import subprocess
 from collections import Counter
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,39 @@ def test_force_replaces_only_what_the_old_deployment_lists(tmp_path: Path) -> No
     with pytest.raises(InputError, match=f"{mine.name} was not written by pdplan; choose another directory"):
         write_deployment(plan_of(), options("vllm"), tmp_path, force=True)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("own", [{}, {"HOST_H100_0": "10.0.0.1"}], ids=["unchanged", "changed"])
+def test_force_keeps_the_addresses_of_hosts(own: dict[str, str], tmp_path: Path) -> None:
+    """Also those of a plan with more hosts or fewer, but for that of a host on its own, 127.0.0.1."""
+    single, pair, hosts = plan_of((Case("colocated", tokens=8192),)), plan_of(), tmp_path / "hosts.env"
+    planned = {"HOST_H100_0": "h100-0", "HOST_H200_0": "h200-0"} | own
+    write_deployment(pair, options("vllm"), tmp_path)
+    text = f"{hosts.read_text('utf-8')}# mine\n"
+    for name, address in own.items():
+        text = re.sub(rf"(?m)^{name}=.*", f"{name}={address}", text)
+    hosts.write_text(text)
+    write_deployment(pair, options("vllm"), tmp_path, force=True)
+    assert hosts.read_text("utf-8") == text, "of the same hosts, all of the file is kept"
+    for plan, expected in ((pair, planned), (single, {"HOST_H100_0": "127.0.0.1"} | own), (pair, planned)):
+        for _ in range(2):
+            write_deployment(plan, options("vllm"), tmp_path, force=True)
+            text = hosts.read_text("utf-8")
+            assert dict(re.findall(r"(?m)^(\w+)=(.*)$", text)) == expected
+            assert f"{sha256(text.encode()).hexdigest()}  hosts.env" in (tmp_path / "SHA256SUMS").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["slurm.sh", "benchmark/run.sh", "workers/prefill-1-0.sh"])
+def test_force_refuses_a_file_that_was_changed(name: str, tmp_path: Path) -> None:
+    write_deployment(plan_of(), options("vllm"), tmp_path)
+    (tmp_path / name).write_text("mine", "utf-8")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for plan in (plan_of(), plan_of((Case("colocated", tokens=8192),))):  # the latter lacks the worker
+        with pytest.raises(InputError, match=f"{Path(name).name} was changed after pdplan wrote it; move it away"):
+            write_deployment(plan, options("vllm"), tmp_path, force=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    (tmp_path / name).unlink()
+    assert tmp_path / name in write_deployment(plan_of(), options("vllm"), tmp_path, force=True)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

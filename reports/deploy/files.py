@@ -42,7 +42,7 @@ from .deployment import (
 from .describe import describe
 from .flags import engine_flags
 from .formats import documents_of, manifest
-from .hosts import by_size, gateway_rules, host_files
+from .hosts import HOSTS, LOCAL, by_size, gateway_rules, host_files
 from .kubernetes import coarse_words, dynamo_files, llmd_files
 from .measurement import benchmark_files, monitoring_files, readme_page
 
@@ -269,10 +269,32 @@ def write_deployment(
     """Write a plan's deployment into a directory of its own, and return what was written.
 
     A directory that holds anything is refused; with `force`, one that holds an earlier deployment of ours is written
-    over. Nothing is written where the plan cannot be deployed so, and nothing outside the directory.
+    over. The addresses in it are kept, and other changes of its files are refused. Nothing is written where the plan
+    cannot be deployed so, and nothing outside the directory.
     """
     check_deployment(directory, force=force)
-    return write_listed(deployment_files(plan, options, base), directory)
+    files, hosts = deployment_files(plan, options, base), directory / HOSTS
+    merged = [HOSTS] if HOSTS in files and hosts.exists() else []
+    files |= {name: with_addresses(files[name], _text(hosts)) for name in merged}
+    return write_listed(files, directory, merged)
+
+
+def with_addresses(planned: str, present: str) -> str:
+    """The planned file of addresses with those that a user gave in the present one; of the same hosts, the present."""
+    own, names = dict(_ADDRESS_LINE.findall(present)), dict(_ADDRESS_LINE.findall(planned))
+    if own.keys() == names.keys():
+        return present
+
+    def line(match: re.Match[str]) -> str:
+        name = match[1]
+        ours = LOCAL, name.removeprefix("HOST_").lower().replace("_", "-")
+        return match[0] if own.get(name, LOCAL) in ours else f"{name}={own[name]}"
+
+    return _ADDRESS_LINE.sub(line, planned)
+
+
+_ADDRESS_LINE: Final = re.compile(r"(?m)^(HOST_\w+)=(.*)$")
+"""A host's variable and its address."""
 
 
 def check_deployment(directory: Path, *, force: bool) -> None:
