@@ -30,7 +30,7 @@ from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.fleets.evaluate import evaluate, replicas_at
 from optimizer.plans.plan import Plan
 from reports.deploy.deployment import Options
-from reports.deploy.files import MARKER, RECORD, deployment_files, recorded_options, refusal, write_deployment
+from reports.deploy.files import MARKER, RECORD, deployment_files, read_record, refusal, write_deployment
 from reports.deploy.formats import shell_text
 from search_spaces.bounds import TARGET_NAMES
 from search_spaces.files import shipped_table
@@ -329,7 +329,7 @@ def test_cores_of_a_cpu_stand_in_for_gpus() -> None:
     kv_bytes = kv_capacity_bytes(deployment.model, deployment_of(plan_of(), "vllm").pools[1].config)
     assert f"export VLLM_CPU_KVCACHE_SPACE={round(2 * kv_bytes / GIB)}\n" in files["workers/decode-2-0.sh"]
     assert not [path for path, text in files.items() if path.startswith("workers/") and "cuda" in text.lower()]
-    assert recorded_options(files[RECORD]) == EXAMPLES["vllm-cpu"][1]
+    assert read_record(files[RECORD]).options == EXAMPLES["vllm-cpu"][1]
 
 
 # --- models whose rotary embedding is scaled: every engine is told what it needs to start with the planned context

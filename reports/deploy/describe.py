@@ -55,7 +55,9 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+")
 _TAKEN: Final = frozenset(("frontend", "planner", "router", "localrouter", "globalrouter", "benchmark"))
 """Names that other parts of a deployment have."""
-NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?")
+LONGEST: Final = 20
+"""Characters of the name of a deployment, a pool or a class."""
+NAME: Final = re.compile(rf"[a-z]([-a-z0-9]{{0,{LONGEST - 2}}}[a-z0-9])?")
 """What may name a deployment, or the files of a class."""
 ALIKE: Final = 0.05
 """Largest difference [1] between the shares that a pool takes of two buckets for pools to count as sharing alike."""
@@ -98,7 +100,7 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
             _scaling(instance, fleet, k, *pair) for k, pair in enumerate(zip(needed_replicas, spares, strict=True))
         ]
     deployment = Deployment(
-        name=plan.name if NAME.fullmatch(plan.name) else "pdplan",
+        name=object_name(plan.name),
         title=plan.name,
         plan_sha=plan.provenance.inputs_sha256,
         weights=weights_name(plan, problem, options),
@@ -155,6 +157,19 @@ def _check_cpu(plan: Plan, options: Options) -> None:
         for label, dtype in (("weights", pool.weight_dtype), ("KV cache", pool.kv_dtype)):
             if dtype != "bf16":
                 raise InputError(f"--device cpu: pool {pool.id} has {label} in {dtype}; plan with 16 bit for both")
+
+
+def object_name(title: str) -> str:
+    """Name of a deployment's objects, from that of its plan; a long one loses what stands before its last word.
+
+    >>> object_name("chat"), object_name("Chat fleet 2"), object_name("a-name-of-20-letters fleet 2"), object_name("10")
+    ('chat', 'chat-fleet-2', 'a-name-of-20-lette-2', 'pdplan')
+    """
+    words = re.findall(r"[a-z0-9]+", title.lower())
+    name, ending = "-".join(words), "-".join(["", *words[1:][-1:]])
+    if len(name) > LONGEST:
+        name = name[: LONGEST - len(ending)].rstrip("-") + ending
+    return name if NAME.fullmatch(name) else "pdplan"
 
 
 def usable_names(ids: Sequence[str], stem: str) -> list[str]:

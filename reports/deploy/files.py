@@ -325,17 +325,17 @@ class DeploymentRecord(BaseModel):
     options: Options
 
 
-def recorded_options(text: str, where: str = RECORD) -> Options:
-    """The options of a record; InputError if it is none. where: the file, in messages."""
-    record = JsonText(where, text)
+def read_record(text: str, where: str = RECORD) -> DeploymentRecord:
+    """A record, and InputError if it is none. where: the file, in messages."""
+    source = JsonText(where, text)
     try:
-        options = DeploymentRecord.model_validate(record.value()).options
+        record = DeploymentRecord.model_validate(source.value())
     except ValidationError as error:
         fault = faults_of(error)[0]
-        raise record.error(fault.sentence, fault.path) from error
+        raise source.error(fault.sentence, fault.path) from error
     with value_of(where):
-        checked_version(options.target, options.version, unchecked=options.unchecked)
-    return options
+        checked_version(record.options.target, record.options.version, unchecked=record.options.unchecked)
+    return record
 
 
 def checked_directory(plan: Plan, directory: Path, target: str | None = None) -> tuple[list[str], list[str]]:
@@ -343,13 +343,19 @@ def checked_directory(plan: Plan, directory: Path, target: str | None = None) ->
 
     The choices that the plan does not make are those of the directory's own record. target: what the
     deployment is for, None: as its record says. Raises InputError for a directory that holds no deployment, or one for
-    another target.
+    another target or of another plan.
     """
     if not (directory / RECORD).exists():
         raise InputError(f"{shown_path(directory)} has no {RECORD}, so it is no directory that pdplan deploy wrote")
-    options = recorded_options(_text(directory / RECORD), shown_path(directory / RECORD))
+    record = read_record(_text(directory / RECORD), shown_path(directory / RECORD))
+    options = record.options
     if target not in {None, options.target}:
         raise InputError(f"{shown_path(directory)} holds a deployment for {options.target}, not for {target}")
+    if record.plan != plan.name:
+        raise InputError(
+            f"{shown_path(directory)} holds a deployment of {shown(record.plan)}, not of {shown(plan.name)}; check it "
+            "with its own plan, and one of a plan's other fleets with --alternative"
+        )
     plan_files = deployment_files(plan, options)
     there = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]
     present = {path: _text(directory / path) for path in plan_files if (directory / path).exists()}
