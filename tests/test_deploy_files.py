@@ -123,6 +123,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("dynamo", {"rdma": "rdma"}),
     ("dynamo", {"image": "a\nb"}),
     ("dynamo", {"labels": {"H10O": "X"}}),
+    ("dynamo", {"labels": {"B200": "X"}}),
     ("dynamo", {"labels": {"H100": ""}}),
     ("dynamo", {"claim": "my models"}),
     ("dynamo", {"claim": "models", "model": "/models/mine"}),

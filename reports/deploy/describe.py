@@ -14,7 +14,7 @@ import numpy as np
 
 from costmodel.engine import Draft, EngineConfig, Role
 from costmodel.engine_arrays import engine_arrays
-from costmodel.errors import InputError, UnknownNameError, shown
+from costmodel.errors import InputError, UnknownNameError, name_list, shown
 from costmodel.estimate import prompt_seconds
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.metric import limits_of
@@ -144,7 +144,9 @@ def _check_options(plan: Plan, options: Options) -> None:
     used = {pool.accelerator for pool in plan.pools}
     for name, label in options.labels.items():
         if name not in used:
-            raise UnknownNameError("--label of an accelerator", name, used)
+            raise InputError(
+                f"--label {shown(name)}: no pool of the plan has this accelerator; they have {name_list(sorted(used))}"
+            )
         _printable(label, f"--label {name}")
 
 
