@@ -27,7 +27,7 @@ from reports.deploy.deployment import PlannedWorkload
 from reports.deploy.describe import describe
 from reports.deploy.files import README, checked_directory, deployment_files, write_deployment
 from reports.deploy.measurement import drawn_rows, job_script, watches
-from tests.deploy_cases import Case, deployment_of, options, plan_of, two_classes
+from tests.deploy_cases import Ask, Case, deployment_of, options, plan_of, two_classes, with_inputs
 from tests.golden_files import assert_golden
 from tests.running import QUICK, tiny, within
 
@@ -191,6 +191,20 @@ def test_an_alternative_is_compared_with_its_own_prediction(tmp_path: Path, caps
     with pytest.raises(InputError, match=r"a deployment of 'tiny fleet 2', not of 'tiny'; check it .* --alternative$"):
         checked_directory(read_plan(path), tmp_path / "second")
     assert checked_directory(second, tmp_path / "second") == ([], [])
+
+
+@pytest.mark.parametrize("balancing", ["least-requests", "least-tokens"])
+def test_a_page_says_whether_the_plan_counts_on_prefixes_of_other_replicas(balancing: str) -> None:
+    """Where a reuse interval is stated, a plan for a least-requests router counts what that finds: nothing is amiss."""
+    plan = plan_of((Case("colocated", replicas=3, tokens=8192),), Ask(prefix=0.25))
+    reused = plan.provenance.inputs["workload"] | {"reuse_interval": "60s"}
+    page = deployment_files(with_inputs(plan, workload=reused, constraints={"balancing": balancing}), options("vllm"))[
+        README
+    ]
+    scattered = balancing == "least-tokens"
+    assert ("computed again: up to 33 % more prompt tokens than planned" in page) == scattered
+    assert ("gets the next prompt; the plan assumed the prompt's prefix, then least-tokens" in page) == scattered
+    assert ("gets the next prompt; the predictions on this page assume it" in page) != scattered
 
 
 GOALS = {"time_to_first_token": 600.0, "inter_token_latency": 30.0}

@@ -368,13 +368,14 @@ class Deployment:
     def routes_by_prefix(self) -> bool:
         """Whether the router sends prompts where their prefix is, as the plan was evaluated.
 
-        Plans of sessions say what a least-requests router finds; others count on their prefixes in any case.
+        Plans that say when a prefix is used again know what a least-requests router finds; others count on their
+        prefixes in any case.
         """
         return self.by_prefix(self.router)
 
     def by_prefix(self, balancing: Balancing) -> bool:
         """Whether a router that balances so sends prompts where their prefix is."""
-        as_evaluated = self.demand.sessions is None or balancing is Balancing.LEAST_TOKENS
+        as_evaluated = self.demand.reuse is None or balancing is Balancing.LEAST_TOKENS
         return self.demand.prefix_hit_share > 0.0 and as_evaluated
 
     @property

@@ -441,6 +441,7 @@ def demand_of(plan: Plan, slo_class: str | None = None, problem: Problem | None 
         seed=plan.provenance.seed,
         slo_class=tuple(numbers),
         recorded=None if problem is None else problem.recorded,
+        reuse=None if problem is None else problem.workload.reuse,
         sessions=None if problem is None else problem.workload.sessions,
         quietest=min(min(arrivals(plan), default=math.inf) / load.request_rate_rps, 1.0),
     )

@@ -24,7 +24,7 @@ from optimizer.fleets.build_plan import with_latencies
 from optimizer.plans.plan import Plan, Status
 from reports.fleets import fleet_words
 from reports.question import is_simulated_row, slo_classes, slo_words
-from reports.text import clean, percent_beside, significant
+from reports.text import clean, percent_beside
 from search_spaces.problem import Balancing, target_of
 
 from . import hosts, kubernetes
@@ -343,20 +343,20 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
 def scattered_words(deployment: Deployment) -> str:
     """That no router keeps prompts together which the plan finds in a cache, and what comes of it.
 
-    Empty where one does, or none has to.
+    Empty where one does, or none has to, as the plan counts on no prefix of another replica.
     """
     many = sum(pool.replicas for pool in deployment.prompt_pools) > 1
-    if deployment.demand.prefix_hit_share == 0.0 or deployment.behind_gateway or not many:
+    if not deployment.by_prefix(deployment.balancing) or deployment.behind_gateway or not many:
         return ""
     why = deployment.scatters
-    if not deployment.routes_by_prefix:  # a plan of sessions
-        why = why or "a least-requests router is not told to keep a session where it was"
+    if not deployment.routes_by_prefix:
+        why = why or "a least-requests router is not told to keep them where they were"
     subject = "Turns of a session" if deployment.demand.sessions else "Prompts with a common prefix"
     most = 1.0 / max(1.0 - deployment.demand.prefix_hit_share, 0.01)
     return why and (
         f"{subject} may go to different replicas: {why}. Each replica fills its own cache. A prefix that all prompts "
         "share is soon in every cache. Those of conversations are found less often, and computed again: up to "
-        f"{significant(most, 2)} times the planned prompt tokens. TTFT rises, and the fleet may miss the SLO. "
+        f"{percentage(most - 1.0)} more prompt tokens than planned. TTFT rises, and the fleet may miss the SLO. "
         "llm-d and NVIDIA Dynamo route by prefix."
     )
 
