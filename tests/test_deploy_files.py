@@ -28,7 +28,7 @@ from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB
 from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.fleets.evaluate import evaluate, replicas_at
-from optimizer.plans.plan import Plan
+from optimizer.plans.plan import Plan, Status
 from reports.deploy.deployment import Options
 from reports.deploy.files import MARKER, RECORD, deployment_files, read_record, refusal, write_deployment
 from reports.deploy.formats import shell_text
@@ -403,17 +403,19 @@ def test_a_set_has_less_room_for_names() -> None:
 
 
 BUSY = {
+    40.0: (Case("colocated", replicas=5, tokens=2048),),
     75.0: (Case("colocated", replicas=5, tokens=2048),),
     110.0: (Case("prefill", replicas=4, tokens=8192, seqs=16), Case("decode", replicas=3, tokens=512, seqs=128)),
 }
-"""Fleets by the rate that all of their replicas are needed for."""
+"""Fleets by the rate of the day, which needs three of five replicas, and all."""
 
 
 @pytest.mark.parametrize("most", BUSY)
 def test_keda_runs_the_replicas_that_autoscale_finds(most: float) -> None:
     """At every rate of the day that is not within 3 % of the highest from one at which the need changes."""
     plan = plan_of(BUSY[most])
-    plan = by_day(plan.model_copy(update={"workload": plan.workload.model_copy(update={"request_rate_rps": most})}))
+    load = plan.workload.model_copy(update={"request_rate_rps": most})
+    plan = by_day(plan.model_copy(update={"workload": load, "status": Status.STATED}))
     instance, fleet = fleet_of_plan(plan)
     volumes = np.arange(0.1, 1.02, 0.03).tolist()
     needs = [replicas_at(instance, fleet, volume).tolist() for volume in volumes]
@@ -431,7 +433,7 @@ def test_keda_runs_the_replicas_that_autoscale_finds(most: float) -> None:
                 seen.add(wanted)
             state = evaluate(instance, fleet.resized(need), volumes[number]).states[index]
             assert state.running < 1.1 * float(in_flight["threshold"]), "requests in flight ask for no more"
-        assert seen == set(range(spec["minReplicaCount"], spec["maxReplicaCount"] + 1))
+        assert seen == set(range(spec["minReplicaCount"], needs[-1][index] + 1))
 
 
 def test_pools_longer_than_the_models_positions_are_refused() -> None:

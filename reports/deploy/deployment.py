@@ -172,7 +172,7 @@ class Scaling:
     """When a pool that shrinks in quiet hours needs another replica, as `pdplan autoscale` finds by formula.
 
     n replicas, spare ones included, serve n x rate - offset requests [1/s]. in_flight: requests that a replica runs or
-    has waiting at the highest rate of one replica fewer than planned.
+    has waiting at the highest rate of one replica fewer than the planned rate needs.
     """
 
     rate: float

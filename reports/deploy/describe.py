@@ -23,7 +23,7 @@ from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_o
 from optimizer.fleets.evaluate import evaluate, holds_at, replicas_at
 from optimizer.fleets.fleet import Fleet, largest_load
 from optimizer.loads.instance import Instance
-from optimizer.plans.plan import Plan, Pool
+from optimizer.plans.plan import Plan, Pool, Status
 from reports.question import arrivals, engine_title, slo_classes
 from reports.text import is_number
 from search_spaces.engines import ENGINES, load_serving_policy
@@ -89,16 +89,15 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
     names = dict(zip(ids, usable_names(ids, "pool"), strict=True))
     demand, least = demand_of(plan, problem=problem), [pool.replicas for pool in plan.pools]
     scaling: list[Scaling | None] = [None] * len(plan.pools)
-    if (
-        target_of(options.target).scales and demand.quietest < 1.0
-    ):  # what the quietest hour needs by formula, and spares
+    if target_of(options.target).scales and demand.quietest < 1.0:  # by formula, and spares
         instance, fleet = fleet_of_plan(plan, base)
         spares = [pool.spare_replicas for pool in plan.pools]
-        needed_replicas = replicas_at(instance, fleet, demand.quietest).tolist()
-        least = [count + spare for count, spare in zip(needed_replicas, spares, strict=True)]
-        scaling = [
-            _scaling(instance, fleet, k, *pair) for k, pair in enumerate(zip(needed_replicas, spares, strict=True))
-        ]
+        fewest = replicas_at(instance, fleet, demand.quietest).tolist()
+        needed = [pool.replicas for pool in fleet.pools]  # at the planned rate: a plan has no more than that
+        if plan.status is Status.STATED:
+            needed = replicas_at(instance, fleet, 1.0).tolist()
+        least = [count + spare for count, spare in zip(fewest, spares, strict=True)]
+        scaling = [_scaling(instance, fleet, k, fewest[k], needed[k], spare=spares[k]) for k in range(len(spares))]
     deployment = Deployment(
         name=object_name(plan.name),
         title=plan.name,
@@ -253,14 +252,14 @@ def routing_of(plan: Plan) -> GatewayRouting:
     return GatewayRouting.BY_LOAD if alike and "colocated" not in roles else GatewayRouting.BY_LENGTH
 
 
-def _scaling(instance: Instance, fleet: Fleet, index: int, low: int, spare: int) -> Scaling | None:
-    """When a pool needs another replica, through two points: the most that `low` serve, and one fewer than planned.
+def _scaling(instance: Instance, fleet: Fleet, index: int, low: int, needed: int, *, spare: int) -> Scaling | None:
+    """When a pool needs another replica, through two points: the most that `low` serve, and one fewer than `needed`.
 
     Small pools serve less per replica. With r(n) the highest rate that n replicas serve within the SLO, those of the
     other pools unchanged, and s spares: rate = (r(high) - r(low)) / (high - low), offset = (low + s) rate - r(low).
     """
-    high = fleet.pools[index].replicas - 1
-    if low > high:
+    high = max(needed - 1, low)
+    if low == fleet.pools[index].replicas:
         return None
 
     def volume_of(replicas: int) -> tuple[Fleet, float]:
