@@ -275,7 +275,7 @@ def _scaling(instance: Instance, fleet: Fleet, index: int, low: int, needed: int
     prompts = (
         0.0 if state.wait is None else most * state.wait.chance * state.wait.mean + float(state.rate @ state.latency)
     )
-    return Scaling(rate, (low + spare) * rate - fewest, state.running + prompts / high)
+    return Scaling(rate, max((low + spare) * rate - fewest, 0.0), state.running + prompts / high)
 
 
 def _pool(
