@@ -149,17 +149,17 @@ def check_listed(directory: Path) -> bool:
         raise InputError(f"{shown_path(directory)} cannot be read: {error.strerror}") from error
 
 
-def write_listed(texts: Mapping[str, str], directory: Path, merged: Collection[str] = ()) -> list[Path]:
+def write_listed(texts: Mapping[str, str], directory: Path, merged_files: Collection[str] = ()) -> list[Path]:
     """Write files, by their paths in a directory, with their checksums, and remove what its former list has besides.
 
     Returns what was written; nothing is where writing fails or ends early, or would lose what a user changed in a file.
-    merged: files whose text has these changes already.
+    merged_files: those whose text has these changes already.
     """
     sums = "".join(f"{sha256(text.encode()).hexdigest()}  {name}\n" for name, text in sorted(texts.items()))
     paths = {directory / name: text for name, text in {**texts, SUMS: sums}.items()}
     old = _listed(directory)
     check_origin(directory, paths, old.__contains__)
-    for path in sorted(set(old) - {directory / name for name in (SUMS, *merged)}):
+    for path in sorted(set(old) - {directory / name for name in (SUMS, *merged_files)}):
         content = read_file(path, LARGEST_LISTED)
         if sha256(content).hexdigest() != old[path] and content != paths.get(path, "").encode():
             raise InputError(

@@ -93,11 +93,11 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         instance, fleet = fleet_of_plan(plan, base)
         spares = [pool.spare_replicas for pool in plan.pools]
         fewest = replicas_at(instance, fleet, demand.quietest).tolist()
-        needed = [pool.replicas for pool in fleet.pools]  # at the planned rate: a plan has no more than that
+        enough = [pool.replicas for pool in fleet.pools]  # at the planned rate: a plan has no more than that
         if plan.status is Status.STATED:
-            needed = replicas_at(instance, fleet, 1.0).tolist()
+            enough = replicas_at(instance, fleet, 1.0).tolist()
         least = [count + spare for count, spare in zip(fewest, spares, strict=True)]
-        scaling = [_scaling(instance, fleet, k, fewest[k], needed[k], spare=spares[k]) for k in range(len(spares))]
+        scaling = [_scaling(instance, fleet, k, fewest[k], enough[k], spare=spares[k]) for k in range(len(spares))]
     deployment = Deployment(
         name=object_name(plan.name),
         title=plan.name,
@@ -107,8 +107,8 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         engine_version=version,
         options=options,
         pools=tuple(
-            _pool(plan, problem, pool, options, name=names[pool.id], least=fewest, scaling=scaled)
-            for pool, fewest, scaled in zip(plan.pools, least, scaling, strict=True)
+            _pool(plan, problem, pool, options, name=names[pool.id], least=fewest, scaling=rule)
+            for pool, fewest, rule in zip(plan.pools, least, scaling, strict=True)
         ),
         routing=routing_of(plan),
         balancing=problem.constraints.balancing_of([Role(pool.role) for pool in plan.pools]),
@@ -252,13 +252,13 @@ def routing_of(plan: Plan) -> GatewayRouting:
     return GatewayRouting.BY_LOAD if alike and "colocated" not in roles else GatewayRouting.BY_LENGTH
 
 
-def _scaling(instance: Instance, fleet: Fleet, index: int, low: int, needed: int, *, spare: int) -> Scaling | None:
-    """When a pool needs another replica, through two points: the most that `low` serve, and one fewer than `needed`.
+def _scaling(instance: Instance, fleet: Fleet, index: int, low: int, enough: int, *, spare: int) -> Scaling | None:
+    """When a pool needs another replica, through two points: the most that `low` serve, and one fewer than `enough`.
 
     Small pools serve less per replica. With r(n) the highest rate that n replicas serve within the SLO, those of the
     other pools unchanged, and s spares: rate = (r(high) - r(low)) / (high - low), offset = (low + s) rate - r(low).
     """
-    high = max(needed - 1, low)
+    high = max(enough - 1, low)
     if low == fleet.pools[index].replicas:
         return None
 

@@ -274,23 +274,23 @@ def write_deployment(
     """
     check_deployment(directory, force=force)
     files, hosts = deployment_files(plan, options, base), directory / HOSTS
-    merged = [HOSTS] if HOSTS in files and hosts.exists() else []
-    files |= {name: with_addresses(files[name], _text(hosts)) for name in merged}
-    return write_listed(files, directory, merged)
+    merged_files = [HOSTS] if HOSTS in files and hosts.exists() else []
+    files |= {name: with_addresses(files[name], _text(hosts)) for name in merged_files}
+    return write_listed(files, directory, merged_files)
 
 
-def with_addresses(planned: str, present: str) -> str:
+def with_addresses(planned_text: str, present_text: str) -> str:
     """The planned file of addresses with those that a user gave in the present one; of the same hosts, the present."""
-    own, names = dict(_ADDRESS_LINE.findall(present)), dict(_ADDRESS_LINE.findall(planned))
-    if own.keys() == names.keys():
-        return present
+    addresses, names = dict(_ADDRESS_LINE.findall(present_text)), dict(_ADDRESS_LINE.findall(planned_text))
+    if addresses.keys() == names.keys():
+        return present_text
 
     def line(match: re.Match[str]) -> str:
         name = match[1]
-        ours = LOCAL, name.removeprefix("HOST_").lower().replace("_", "-")
-        return match[0] if own.get(name, LOCAL) in ours else f"{name}={own[name]}"
+        defaults = LOCAL, name.removeprefix("HOST_").lower().replace("_", "-")
+        return match[0] if addresses.get(name, LOCAL) in defaults else f"{name}={addresses[name]}"
 
-    return _ADDRESS_LINE.sub(line, planned)
+    return _ADDRESS_LINE.sub(line, planned_text)
 
 
 _ADDRESS_LINE: Final = re.compile(r"(?m)^(HOST_\w+)=(.*)$")
