@@ -526,7 +526,7 @@ def numbered(plan: Plan, alternative: int, path: Path) -> Plan:
         where = "" if path == Path() else f"; pdplan report {shown_path(path)} -v numbers them"
         raise InputError(f"--alternative {alternative}: the plan has {plural(len(rows), 'fleet')}{where}")
     chosen = plan_of_alternative(plan, rows[alternative - 1], path.parent)
-    return chosen.model_copy(update={"name": f"alternative {alternative} of plan {plan.name}"})
+    return chosen.model_copy(update={"name": f"{plan.name} fleet {alternative}"})
 
 
 def read_fleet(path: Path, alternative: int = 1) -> Plan:

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -149,15 +149,22 @@ def check_listed(directory: Path) -> bool:
         raise InputError(f"{shown_path(directory)} cannot be read: {error.strerror}") from error
 
 
-def write_listed(texts: Mapping[str, str], directory: Path) -> list[Path]:
+def write_listed(texts: Mapping[str, str], directory: Path, merged_files: Collection[str] = ()) -> list[Path]:
     """Write files, by their paths in a directory, with their checksums, and remove what its former list has besides.
 
-    Returns what was written; nothing is where writing fails or ends early.
+    Returns what was written; nothing is where writing fails or ends early, or would lose what a user changed in a file.
+    merged_files: those whose text has these changes already.
     """
     sums = "".join(f"{sha256(text.encode()).hexdigest()}  {name}\n" for name, text in sorted(texts.items()))
     paths = {directory / name: text for name, text in {**texts, SUMS: sums}.items()}
     old = _listed(directory)
     check_origin(directory, paths, old.__contains__)
+    for path in sorted(set(old) - {directory / name for name in (SUMS, *merged_files)}):
+        content = read_file(path, LARGEST_LISTED)
+        if sha256(content).hexdigest() != old[path] and content != paths.get(path, "").encode():
+            raise InputError(
+                f"{shown_path(path)} was changed after pdplan wrote it; move it away to keep your changes, or remove it"
+            )
     new_folders = [folder for folder in sorted({directory, *(path.parent for path in paths)}) if not folder.exists()]
     try:
         write_whole(paths)
@@ -165,7 +172,7 @@ def write_listed(texts: Mapping[str, str], directory: Path) -> list[Path]:
         for folder in new_folders:
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    for path in sorted(old - set(paths)):
+    for path in sorted(set(old) - set(paths)):
         try:
             path.unlink()
             if not any(path.parent.iterdir()):
@@ -178,15 +185,16 @@ def write_listed(texts: Mapping[str, str], directory: Path) -> list[Path]:
     return list(paths)
 
 
-def _listed(directory: Path) -> set[Path]:
-    """Files that a directory's own list has; whatever leads out of it is left alone."""
+def _listed(directory: Path) -> dict[Path, str]:
+    """Files that a directory's own list has, and their checksums; whatever leads out of it is left alone."""
     try:
         lines = read_file(directory / SUMS, LARGEST_LISTED).decode("utf-8").splitlines()
     except ValueError:  # an InputError among them
-        return set()
+        return {}
     root = directory.resolve()
-    paths = {directory / name for name in (SUMS, *(line.partition("  ")[2] for line in lines)) if name}
-    return {path for path in paths if path.is_file() and path.resolve().is_relative_to(root)}
+    entries = (line.partition("  ") for line in lines)
+    sums = {directory / SUMS: "", **{directory / name: checksum for checksum, _, name in entries if name}}
+    return {path: sums[path] for path in sums if path.is_file() and path.resolve().is_relative_to(root)}
 
 
 def check_origin(

@@ -18,7 +18,7 @@ from costmodel.errors import InputError
 from pdplan.exits import ExitCode
 from reports.answers.plan import plan_page
 from reports.answers.plan_details import deploy_sentence, what_runs
-from reports.deploy.files import RECORD, deployment_files, differences, recorded_options
+from reports.deploy.files import RECORD, deployment_files, differences, read_record
 from search_spaces.bounds import TARGET_NAMES
 from tests.deploy_cases import ENGINES, EXAMPLES, PAIR, Ask, Case, example, options, plan_of
 from tests.golden_files import assert_golden
@@ -164,10 +164,10 @@ def test_a_fault_is_a_line(tmp_path: Path) -> None:
 def test_a_record_keeps_every_option() -> None:
     asked = options("dynamo", namespace="a", rdma="r/b", labels={"H100": "X"}, image="i:1", model="m/n", claim="c")
     text = deployment_files(plan_of(), asked)[RECORD]
-    assert recorded_options(text) == asked
+    assert read_record(text).options == asked
     for old, new in ((f'"{asked.version}"', '"0.1"'), ('"dynamo"', '"dinamo"')):
         with pytest.raises(InputError, match=r"^x/deployment\.json: .* is not known"):
-            recorded_options(text.replace(old, new), "x/deployment.json")
+            read_record(text.replace(old, new), "x/deployment.json")
 
 
 # --- plans that a target cannot run are refused

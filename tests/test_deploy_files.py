@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -11,10 +12,12 @@ import signal
 import subprocess
 from collections import Counter
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -23,9 +26,11 @@ from hypothesis import strategies as st
 from costmodel.errors import InputError
 from costmodel.memory import kv_capacity_bytes
 from costmodel.units import GIB
-from optimizer.plans.plan import Plan
+from optimizer.fleets.build_plan import fleet_of_plan
+from optimizer.fleets.evaluate import evaluate, replicas_at
+from optimizer.plans.plan import Plan, Status
 from reports.deploy.deployment import Options
-from reports.deploy.files import MARKER, RECORD, deployment_files, recorded_options, refusal, write_deployment
+from reports.deploy.files import MARKER, RECORD, deployment_files, read_record, refusal, write_deployment
 from reports.deploy.formats import shell_text
 from search_spaces.bounds import TARGET_NAMES
 from search_spaces.files import shipped_table
@@ -118,6 +123,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("dynamo", {"rdma": "rdma"}),
     ("dynamo", {"image": "a\nb"}),
     ("dynamo", {"labels": {"H10O": "X"}}),
+    ("dynamo", {"labels": {"B200": "X"}}),
     ("dynamo", {"labels": {"H100": ""}}),
     ("dynamo", {"claim": "my models"}),
     ("dynamo", {"claim": "models", "model": "/models/mine"}),
@@ -207,6 +213,39 @@ def test_force_replaces_only_what_the_old_deployment_lists(tmp_path: Path) -> No
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("own", [{}, {"HOST_H100_0": "10.0.0.1"}], ids=["unchanged", "changed"])
+def test_force_keeps_the_addresses_of_hosts(own: dict[str, str], tmp_path: Path) -> None:
+    """Also those of a plan with more hosts or fewer, but for that of a host on its own, 127.0.0.1."""
+    single, pair, hosts = plan_of((Case("colocated", tokens=8192),)), plan_of(), tmp_path / "hosts.env"
+    planned = {"HOST_H100_0": "h100-0", "HOST_H200_0": "h200-0"} | own
+    write_deployment(pair, options("vllm"), tmp_path)
+    text = f"{hosts.read_text('utf-8')}# mine\n"
+    for name, address in own.items():
+        text = re.sub(rf"(?m)^{name}=.*", f"{name}={address}", text)
+    hosts.write_text(text)
+    write_deployment(pair, options("vllm"), tmp_path, force=True)
+    assert hosts.read_text("utf-8") == text, "of the same hosts, all of the file is kept"
+    for plan, expected in ((pair, planned), (single, {"HOST_H100_0": "127.0.0.1"} | own), (pair, planned)):
+        for _ in range(2):
+            write_deployment(plan, options("vllm"), tmp_path, force=True)
+            text = hosts.read_text("utf-8")
+            assert dict(re.findall(r"(?m)^(\w+)=(.*)$", text)) == expected
+            assert f"{sha256(text.encode()).hexdigest()}  hosts.env" in (tmp_path / "SHA256SUMS").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["slurm.sh", "benchmark/run.sh", "workers/prefill-1-0.sh"])
+def test_force_refuses_a_file_that_was_changed(name: str, tmp_path: Path) -> None:
+    write_deployment(plan_of(), options("vllm"), tmp_path)
+    (tmp_path / name).write_text("mine", "utf-8")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for plan in (plan_of(), plan_of((Case("colocated", tokens=8192),))):  # the latter lacks the worker
+        with pytest.raises(InputError, match=f"{Path(name).name} was changed after pdplan wrote it; move it away"):
+            write_deployment(plan, options("vllm"), tmp_path, force=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    (tmp_path / name).unlink()
+    assert tmp_path / name in write_deployment(plan_of(), options("vllm"), tmp_path, force=True)
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_golden_files(name: str) -> None:
     """The files of a plan, all in one text: a changed template is a readable diff."""
@@ -291,7 +330,7 @@ def test_cores_of_a_cpu_stand_in_for_gpus() -> None:
     kv_bytes = kv_capacity_bytes(deployment.model, deployment_of(plan_of(), "vllm").pools[1].config)
     assert f"export VLLM_CPU_KVCACHE_SPACE={round(2 * kv_bytes / GIB)}\n" in files["workers/decode-2-0.sh"]
     assert not [path for path, text in files.items() if path.startswith("workers/") and "cuda" in text.lower()]
-    assert recorded_options(files[RECORD]) == EXAMPLES["vllm-cpu"][1]
+    assert read_record(files[RECORD]).options == EXAMPLES["vllm-cpu"][1]
 
 
 # --- models whose rotary embedding is scaled: every engine is told what it needs to start with the planned context
@@ -361,6 +400,40 @@ def test_a_set_has_less_room_for_names() -> None:
     plan = plan_of((replace(RANKS[0], name="b-name-of-20-letters"), RANKS[1]), long)
     assert "and 37 are allowed" in str(refusal(plan, options("llm-d")))
     assert "and 37 are allowed" not in str(refusal(by_day(plan), options("llm-d")))
+
+
+BUSY = {
+    40.0: (Case("colocated", replicas=5, tokens=2048),),
+    75.0: (Case("colocated", replicas=5, tokens=2048),),
+    110.0: (Case("prefill", replicas=4, tokens=8192, seqs=16), Case("decode", replicas=3, tokens=512, seqs=128)),
+}
+"""Fleets by the rate of the day, which needs three of five replicas, and all."""
+
+
+@pytest.mark.parametrize("most", BUSY)
+def test_keda_runs_the_replicas_that_autoscale_finds(most: float) -> None:
+    """At every rate of the day that is not within 3 % of the highest from one at which the need changes."""
+    plan = plan_of(BUSY[most])
+    load = plan.workload.model_copy(update={"request_rate_rps": most})
+    plan = by_day(plan.model_copy(update={"workload": load, "status": Status.STATED}))
+    instance, fleet = fleet_of_plan(plan)
+    volumes = np.arange(0.1, 1.02, 0.03).tolist()
+    needs = [replicas_at(instance, fleet, volume).tolist() for volume in volumes]
+    objects = yaml.safe_load_all(deployment_files(plan, options("llm-d"))["autoscale.yaml"])
+    for index, spec in enumerate(scaler["spec"] for scaler in objects):
+        rate, in_flight = (trigger["metadata"] for trigger in spec["triggers"])
+        offset, step = map(float, re.findall(r"(?:\+|/) ([\d.]+)", rate["query"]))
+        assert float(rate["threshold"]) == 1.0
+        seen = set[int]()
+        for number in range(1, len(needs) - 1):
+            need, wanted = needs[number], math.ceil((most * volumes[number] + offset) / step)
+            wanted = min(wanted, spec["maxReplicaCount"])
+            if needs[number - 1][index] == needs[number + 1][index]:
+                assert wanted == need[index], volumes[number]
+                seen.add(wanted)
+            state = evaluate(instance, fleet.resized(need), volumes[number]).states[index]
+            assert state.running < 1.1 * float(in_flight["threshold"]), "requests in flight ask for no more"
+        assert seen == set(range(spec["minReplicaCount"], needs[-1][index] + 1))
 
 
 def test_pools_longer_than_the_models_positions_are_refused() -> None:

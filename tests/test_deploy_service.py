@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.errors import InputError
 from costmodel.metric import Metric
 from costmodel.prefix_cache import fixed, uniform_reuse
 from optimizer.plans.plan import MetricResult, Plan
@@ -26,10 +27,11 @@ from pdplan.commands.predictions import calibrate
 from pdplan.exits import ExitCode
 from reports.answers.measured import comparison_dict
 from reports.deploy.deployment import PlannedWorkload
-from reports.deploy.files import deployment_files
+from reports.deploy.describe import describe
+from reports.deploy.files import README, checked_directory, deployment_files, write_deployment
 from reports.deploy.measurement import drawn_rows, job_script, watches
 from search_spaces.problem import Recorded
-from tests.deploy_cases import Case, deployment_of, options, plan_of, two_classes
+from tests.deploy_cases import Ask, Case, deployment_of, options, plan_of, two_classes, with_inputs
 from tests.golden_files import assert_golden
 from tests.running import QUICK, tiny, within
 
@@ -212,8 +214,29 @@ def test_an_alternative_is_compared_with_its_own_prediction(tmp_path: Path, caps
     (runs,) = json.loads(capsys.readouterr().out)["runs"]
     slower = {row["name"]: row["slower"] for row in runs["latencies"]}
     assert slower["TTFT p50"] == pytest.approx(0.2 / second.ttft_s.p50 - 1.0)
-    page = deployment_files(second, options("vllm"))["README.md"]
-    assert "--plan <the fleet.yaml, or the plan.json with --alternative N>" in page
+    write_deployment(second, options("vllm"), tmp_path / "second")
+    assert (
+        "--plan <the fleet.yaml, or the plan.json with --alternative N>" in (tmp_path / "second" / README).read_text()
+    )
+    names = {describe(read_plan(path, number), options("vllm")).name for number in (1, 2)}
+    assert names == {"tiny", "tiny-fleet-2"}, "objects of two of a plan's fleets may stand in one namespace"
+    with pytest.raises(InputError, match=r"a deployment of 'tiny fleet 2', not of 'tiny'; check it .* --alternative$"):
+        checked_directory(read_plan(path), tmp_path / "second")
+    assert checked_directory(second, tmp_path / "second") == ([], [])
+
+
+@pytest.mark.parametrize("balancing", ["least-requests", "least-tokens"])
+def test_a_page_says_whether_the_plan_counts_on_prefixes_of_other_replicas(balancing: str) -> None:
+    """Where a reuse interval is stated, a plan for a least-requests router counts what that finds: nothing is amiss."""
+    plan = plan_of((Case("colocated", replicas=3, tokens=8192),), Ask(prefix=0.25))
+    reused = plan.provenance.inputs["workload"] | {"reuse_interval": "60s"}
+    page = deployment_files(with_inputs(plan, workload=reused, constraints={"balancing": balancing}), options("vllm"))[
+        README
+    ]
+    scattered = balancing == "least-tokens"
+    assert ("computed again: up to 33 % more prompt tokens than planned" in page) == scattered
+    assert ("gets the next prompt; the plan assumed the prompt's prefix, then least-tokens" in page) == scattered
+    assert ("gets the next prompt; the predictions on this page assume it" in page) != scattered
 
 
 GOALS = {"time_to_first_token": 600.0, "inter_token_latency": 30.0}

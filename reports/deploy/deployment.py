@@ -168,14 +168,26 @@ class WorkerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class Scaling:
+    """When a pool that shrinks in quiet hours needs another replica, as `pdplan autoscale` finds by formula.
+
+    n replicas, spare ones included, serve n x rate - offset requests [1/s]. in_flight: requests that a replica runs or
+    has waiting at the highest rate of one replica fewer than the planned rate needs.
+    """
+
+    rate: float
+    offset: float
+    in_flight: float
+
+
+@dataclass(frozen=True, slots=True)
 class DeployedPool:
     """Equal engines in one role.
 
     id: the plan's name of the pool; name: the same where it can name a file and a Kubernetes object; vendor: of what
     its engines run on; node_label: value of the GPU product label; replicas: spare ones included; prompt_rate: tokens
-    per second that one idle engine prefills in full chunks [token/s], 0 for decode; running: requests that a replica
-    runs at once on average at the planned rate, of prompts alone the share of busy time; least: replicas that the
-    quietest hour of the plan's day needs, all of them where the plan has no day.
+    per second that one idle engine prefills in full chunks [token/s], 0 for decode; least: replicas that the
+    quietest hour of the plan's day needs, all of them where the plan has no day; scaling: None where it needs them all.
     """
 
     id: str
@@ -185,8 +197,8 @@ class DeployedPool:
     replicas: int
     settings: WorkerSettings
     prompt_rate: float
-    running: float
     least: int
+    scaling: Scaling | None
     config: EngineConfig = field(compare=False, repr=False)
 
     @property

@@ -14,7 +14,7 @@ import numpy as np
 
 from costmodel.engine import Draft, EngineConfig, Role
 from costmodel.engine_arrays import engine_arrays
-from costmodel.errors import InputError, UnknownNameError, shown
+from costmodel.errors import InputError, UnknownNameError, name_list, shown
 from costmodel.estimate import prompt_seconds
 from costmodel.memory import kv_bytes_peak_per_gpu, kv_capacity_bytes
 from costmodel.metric import limits_of
@@ -22,8 +22,10 @@ from costmodel.prefix_cache import Reuse
 from costmodel.units import GIGA
 from costmodel.workload import Workload
 from optimizer.fleets.build_plan import fleet_of_plan, planned_volume, problem_of_plan
-from optimizer.fleets.evaluate import replicas_at
-from optimizer.plans.plan import Plan, Pool
+from optimizer.fleets.evaluate import evaluate, holds_at, replicas_at
+from optimizer.fleets.fleet import Fleet, largest_load
+from optimizer.loads.instance import Instance
+from optimizer.plans.plan import Plan, Pool, Status
 from reports.question import arrivals, engine_title, slo_classes
 from reports.text import is_number
 from search_spaces.engines import ENGINES, load_serving_policy
@@ -42,6 +44,7 @@ from .deployment import (
     NamelessWeightsError,
     Options,
     PlannedWorkload,
+    Scaling,
     UndeployableError,
     WorkerSettings,
     engine_version,
@@ -54,7 +57,9 @@ _LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(r"[A-Za-z0-9.-]+/[A-Za-z0-9._-]+")
 _TAKEN: Final = frozenset(("frontend", "planner", "router", "localrouter", "globalrouter", "benchmark"))
 """Names that other parts of a deployment have."""
-NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,18}[a-z0-9])?")
+LONGEST: Final = 20
+"""Characters of the name of a deployment, a pool or a class."""
+NAME: Final = re.compile(rf"[a-z]([-a-z0-9]{{0,{LONGEST - 2}}}[a-z0-9])?")
 """What may name a deployment, or the files of a class."""
 ALIKE: Final = 0.05
 """Largest difference [1] between the shares that a pool takes of two buckets for pools to count as sharing alike."""
@@ -85,13 +90,18 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
     ids = [pool.id for pool in plan.pools]
     names = dict(zip(ids, usable_names(ids, "pool"), strict=True))
     demand, least = demand_of(plan, problem=problem), [pool.replicas for pool in plan.pools]
-    if (
-        target_of(options.target).scales and demand.quietest < 1.0
-    ):  # what the quietest hour needs by formula, and spares
-        needed_replicas = replicas_at(*fleet_of_plan(plan, base), demand.quietest)
-        least = [int(count) + pool.spare_replicas for count, pool in zip(needed_replicas, plan.pools, strict=True)]
+    scaling: list[Scaling | None] = [None] * len(plan.pools)
+    if target_of(options.target).scales and demand.quietest < 1.0:  # by formula, and spares
+        instance, fleet = fleet_of_plan(plan, base)
+        spares = [pool.spare_replicas for pool in plan.pools]
+        fewest = replicas_at(instance, fleet, demand.quietest).tolist()
+        enough = [pool.replicas for pool in fleet.pools]  # at the planned rate: a plan has no more than that
+        if plan.status is Status.STATED:
+            enough = replicas_at(instance, fleet, 1.0).tolist()
+        least = [count + spare for count, spare in zip(fewest, spares, strict=True)]
+        scaling = [_scaling(instance, fleet, k, fewest[k], enough[k], spare=spares[k]) for k in range(len(spares))]
     deployment = Deployment(
-        name=plan.name if NAME.fullmatch(plan.name) else "pdplan",
+        name=object_name(plan.name),
         title=plan.name,
         plan_sha=plan.provenance.inputs_sha256,
         weights=weights_name(plan, problem, options),
@@ -99,8 +109,8 @@ def describe(plan: Plan, options: Options, base: Path | None = None) -> Deployme
         engine_version=version,
         options=options,
         pools=tuple(
-            _pool(plan, problem, pool, options, name=names[pool.id], least=fewest)
-            for pool, fewest in zip(plan.pools, least, strict=True)
+            _pool(plan, problem, pool, options, name=names[pool.id], least=fewest, scaling=rule)
+            for pool, fewest, rule in zip(plan.pools, least, scaling, strict=True)
         ),
         routing=routing_of(plan),
         balancing=problem.constraints.balancing_of([Role(pool.role) for pool in plan.pools]),
@@ -135,7 +145,9 @@ def _check_options(plan: Plan, options: Options) -> None:
     used = {pool.accelerator for pool in plan.pools}
     for name, label in options.labels.items():
         if name not in used:
-            raise UnknownNameError("--label of an accelerator", name, used)
+            raise InputError(
+                f"--label {shown(name)}: no pool of the plan has this accelerator; they have {name_list(sorted(used))}"
+            )
         _printable(label, f"--label {name}")
 
 
@@ -148,6 +160,19 @@ def _check_cpu(plan: Plan, options: Options) -> None:
         for label, dtype in (("weights", pool.weight_dtype), ("KV cache", pool.kv_dtype)):
             if dtype != "bf16":
                 raise InputError(f"--device cpu: pool {pool.id} has {label} in {dtype}; plan with 16 bit for both")
+
+
+def object_name(title: str) -> str:
+    """Name of a deployment's objects, from that of its plan; a long one loses what stands before its last word.
+
+    >>> object_name("chat"), object_name("Chat fleet 2"), object_name("a-name-of-20-letters fleet 2"), object_name("10")
+    ('chat', 'chat-fleet-2', 'a-name-of-20-lette-2', 'pdplan')
+    """
+    words = re.findall(r"[a-z0-9]+", title.lower())
+    name, ending = "-".join(words), "-".join(["", *words[1:][-1:]])
+    if len(name) > LONGEST:
+        name = name[: LONGEST - len(ending)].rstrip("-") + ending
+    return name if NAME.fullmatch(name) else "pdplan"
 
 
 def usable_names(ids: Sequence[str], stem: str) -> list[str]:
@@ -229,7 +254,35 @@ def routing_of(plan: Plan) -> GatewayRouting:
     return GatewayRouting.BY_LOAD if alike and "colocated" not in roles else GatewayRouting.BY_LENGTH
 
 
-def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: str, least: int) -> DeployedPool:
+def _scaling(instance: Instance, fleet: Fleet, index: int, low: int, enough: int, *, spare: int) -> Scaling | None:
+    """When a pool needs another replica, through two points: the most that `low` serve, and one fewer than `enough`.
+
+    Small pools serve less per replica. With r(n) the highest rate that n replicas serve within the SLO, those of the
+    other pools unchanged, and s spares: rate = (r(high) - r(low)) / (high - low), offset = (low + s) rate - r(low).
+    """
+    high = max(enough - 1, low)
+    if low == fleet.pools[index].replicas:
+        return None
+
+    def volume_of(replicas: int) -> tuple[Fleet, float]:
+        counts = [replicas if k == index else pool.replicas for k, pool in enumerate(fleet.pools)]
+        smaller = fleet.resized(counts)
+        return smaller, largest_load(lambda volume: holds_at(instance, smaller, volume), most=replicas / high)
+
+    smaller, volume = volume_of(high)
+    state = evaluate(instance, smaller, volume).states[index]
+    most = float(state.rate.sum())
+    fewest = min(volume_of(low)[1] / volume, low / high) * most
+    rate = (most - fewest) / (high - low) if high > low else most / high
+    prompts = (
+        0.0 if state.wait is None else most * state.wait.chance * state.wait.mean + float(state.rate @ state.latency)
+    )
+    return Scaling(rate, max((low + spare) * rate - fewest, 0.0), state.running + prompts / high)
+
+
+def _pool(
+    plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: str, least: int, scaling: Scaling | None
+) -> DeployedPool:
     names = [offer.accelerator.name for offer in problem.offers]
     if pool.accelerator not in names:
         raise InputError(f"pool {pool.id}: {pool.accelerator} is not among the accelerators of the plan's own problem")
@@ -238,7 +291,6 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
     config = engine_config(problem, shape, Role(pool.role), pool.max_num_seqs, pool.max_num_batched_tokens)
     config = replace(config, max_model_len=pool.max_model_len, memory_fraction=pool.memory_fraction)
     vendor = Device.CPU if options.device is Device.CPU else config.accelerator.vendor
-    used = pool.operating_point.utilization
     rate = 0.0  # at which an engine prefills in full chunks, on all of its ranks [token/s]
     if config.role is not Role.DECODE:
         overhead = load_serving_policy(problem.engine, problem.engine_changes).overhead
@@ -253,8 +305,8 @@ def _pool(plan: Plan, problem: Problem, pool: Pool, options: Options, *, name: s
         replicas=pool.replicas,
         settings=_settings(plan, problem, config, options, vendor),
         prompt_rate=rate,
-        running=used.get("slots", 0.0) * pool.max_num_seqs or used.get("time", 0.0),
         least=least,
+        scaling=scaling,
         config=config,
     )
 

@@ -42,7 +42,7 @@ from .deployment import (
 from .describe import describe
 from .flags import engine_flags
 from .formats import documents_of, manifest
-from .hosts import by_size, gateway_rules, host_files
+from .hosts import HOSTS, LOCAL, by_size, gateway_rules, host_files
 from .kubernetes import coarse_words, dynamo_files, llmd_files
 from .measurement import benchmark_files, monitoring_files, readme_page
 
@@ -269,10 +269,32 @@ def write_deployment(
     """Write a plan's deployment into a directory of its own, and return what was written.
 
     A directory that holds anything is refused; with `force`, one that holds an earlier deployment of ours is written
-    over. Nothing is written where the plan cannot be deployed so, and nothing outside the directory.
+    over. The addresses in it are kept, and other changes of its files are refused. Nothing is written where the plan
+    cannot be deployed so, and nothing outside the directory.
     """
     check_deployment(directory, force=force)
-    return write_listed(deployment_files(plan, options, base), directory)
+    files, hosts = deployment_files(plan, options, base), directory / HOSTS
+    merged_files = [HOSTS] if HOSTS in files and hosts.exists() else []
+    files |= {name: with_addresses(files[name], _text(hosts)) for name in merged_files}
+    return write_listed(files, directory, merged_files)
+
+
+def with_addresses(planned_text: str, present_text: str) -> str:
+    """The planned file of addresses with those that a user gave in the present one; of the same hosts, the present."""
+    addresses, names = dict(_ADDRESS_LINE.findall(present_text)), dict(_ADDRESS_LINE.findall(planned_text))
+    if addresses.keys() == names.keys():
+        return present_text
+
+    def line(match: re.Match[str]) -> str:
+        name = match[1]
+        defaults = LOCAL, name.removeprefix("HOST_").lower().replace("_", "-")
+        return match[0] if addresses.get(name, LOCAL) in defaults else f"{name}={addresses[name]}"
+
+    return _ADDRESS_LINE.sub(line, planned_text)
+
+
+_ADDRESS_LINE: Final = re.compile(r"(?m)^(HOST_\w+)=(.*)$")
+"""A host's variable and its address."""
 
 
 def check_deployment(directory: Path, *, force: bool) -> None:
@@ -303,17 +325,17 @@ class DeploymentRecord(BaseModel):
     options: Options
 
 
-def recorded_options(text: str, where: str = RECORD) -> Options:
-    """The options of a record; InputError if it is none. where: the file, in messages."""
-    record = JsonText(where, text)
+def read_record(text: str, where: str = RECORD) -> DeploymentRecord:
+    """A record, and InputError if it is none. where: the file, in messages."""
+    source = JsonText(where, text)
     try:
-        options = DeploymentRecord.model_validate(record.value()).options
+        record = DeploymentRecord.model_validate(source.value())
     except ValidationError as error:
         fault = faults_of(error)[0]
-        raise record.error(fault.sentence, fault.path) from error
+        raise source.error(fault.sentence, fault.path) from error
     with value_of(where):
-        checked_version(options.target, options.version, unchecked=options.unchecked)
-    return options
+        checked_version(record.options.target, record.options.version, unchecked=record.options.unchecked)
+    return record
 
 
 def checked_directory(plan: Plan, directory: Path, target: str | None = None) -> tuple[list[str], list[str]]:
@@ -321,13 +343,19 @@ def checked_directory(plan: Plan, directory: Path, target: str | None = None) ->
 
     The choices that the plan does not make are those of the directory's own record. target: what the
     deployment is for, None: as its record says. Raises InputError for a directory that holds no deployment, or one for
-    another target.
+    another target or of another plan.
     """
     if not (directory / RECORD).exists():
         raise InputError(f"{shown_path(directory)} has no {RECORD}, so it is no directory that pdplan deploy wrote")
-    options = recorded_options(_text(directory / RECORD), shown_path(directory / RECORD))
+    record = read_record(_text(directory / RECORD), shown_path(directory / RECORD))
+    options = record.options
     if target not in {None, options.target}:
         raise InputError(f"{shown_path(directory)} holds a deployment for {options.target}, not for {target}")
+    if record.plan != plan.name:
+        raise InputError(
+            f"{shown_path(directory)} holds a deployment of {shown(record.plan)}, not of {shown(plan.name)}; check it "
+            "with its own plan, and one of a plan's other fleets with --alternative"
+        )
     plan_files = deployment_files(plan, options)
     there = [path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file()]
     present = {path: _text(directory / path) for path in plan_files if (directory / path).exists()}

@@ -44,14 +44,14 @@ def shell_text(value: Any) -> str:
 def markdown_text(value: Any) -> str:
     """Write a value as text of a page: no markup, one line.
 
-    >>> markdown_text("a|b")
-    'a&#124;b'
+    >>> markdown_text("a|b"), markdown_text(">99.9 %")
+    ('a&#124;b', '>99.9 %')
     """
     if isinstance(value, Raw):
         return str(value)
     if isinstance(value, str | int | float):
         text = " ".join(str(value).split())
-        return re.sub(r"[\\`*{}\[\]<>|#&]", lambda match: f"&#{ord(match[0])};", text)
+        return re.sub(r"[\\`*{}\[\]<|#&]", lambda match: f"&#{ord(match[0])};", text)
     raise TypeError(f"{type(value).__name__} cannot be written on a page")
 
 

@@ -229,6 +229,10 @@ def class_names(deployment: Deployment) -> str:
 # --- hosts ------------------------------------------------------------------------------------------------------------
 
 ROUTER_FILE: Final = "router.sh"
+HOSTS: Final = "hosts.env"
+"""File of the hosts' addresses, for the user to fill in."""
+LOCAL: Final = "127.0.0.1"
+"""Address of the only host."""
 ANYWHERE: Final = "0.0.0.0"  # noqa: S104 - engines are for clients of other hosts
 
 
@@ -334,7 +338,7 @@ def host_files(deployment: Deployment) -> dict[str, str]:
     hosts = hosts_of(engines)
     files = _router_files(deployment, engines)
     if has_addresses or deployment.behind_gateway:
-        files["hosts.env"] = render("plain/hosts.env", hosts=hosts)
+        files[HOSTS] = render("plain/hosts.env", hosts=hosts, local=LOCAL)
     for engine in engines:
         if "file" in facts:
             address = {} if "address" in facts["words"] else _address(deployment, engine)

@@ -25,7 +25,7 @@ from optimizer.plans.plan import Plan, Status
 from optimizer.verification.demand import nearest
 from reports.fleets import fleet_words
 from reports.question import is_simulated_row, slo_classes, slo_words
-from reports.text import clean, percent_beside, significant
+from reports.text import clean, percent_beside
 from search_spaces.problem import Balancing, target_of
 
 from . import hosts, kubernetes
@@ -409,7 +409,7 @@ def scattered_words(plan: Plan, deployment: Deployment) -> str:
     return why and (
         f"{subject} may go to different replicas: {why}. Each replica fills its own cache. A prefix that all prompts "
         "share is soon in every cache. Those of conversations are found less often, and computed again: up to "
-        f"{significant(most, 2)} times the planned prompt tokens. TTFT rises, and the fleet may miss the SLO. "
+        f"{percentage(most - 1.0)} more prompt tokens than planned. TTFT rises, and the fleet may miss the SLO. "
         "llm-d and NVIDIA Dynamo route by prefix."
     )
 
