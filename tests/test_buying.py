@@ -328,6 +328,9 @@ def test_the_terms_stand_in_the_workload_file_and_options_replace_them(tmp_path:
     (tmp_path / "quotes.csv").write_text("accelerator,usd_per_hour,date\nH100,2,2026-10-01\n", "utf-8")
     quoted = load_terms(load_problem(path, {"prices": "quotes.csv"}))
     assert quoted.contracts[0].source == "your own on-demand price, 2026-10-01"
+    (tmp_path / "quotes.csv").write_text("accelerator,usd_per_hour,date\n" + "H100,2,2026-10-01\n" * 2, "utf-8")
+    several = load_terms(load_problem(path, {"prices": "quotes.csv"})).contracts[0].source
+    assert several == "your own on-demand price, median over providers of 2 quotes, 2026-10-01"
     changed = load_terms(given, None, {"months": 3, "high": 0.2})
     assert changed.forecast.months == 3
     assert changed.forecast.paths[-1].growth == 0.2
