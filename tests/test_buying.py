@@ -191,6 +191,8 @@ def test_every_total_is_the_sum_of_what_stands_above_it() -> None:
     mean = sum(0.01 * float(row[2].removesuffix(" %")) * dollars(row[4]) for row in rows[:-1])
     assert dollars(rows[-1][4]) == pytest.approx(mean, abs=2.0)
     assert found.total == pytest.approx(mean, abs=2.0)
+    most = int(found.levels.most[:, 0].max())
+    assert f"on spot (with the spares for {most} GPUs)" in " ".join(buying_text(found, 100).split())
 
 
 # --- fleets that a simulation refutes ---------------------------------------------------------------------------------

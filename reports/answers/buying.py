@@ -301,7 +301,8 @@ def cheapest_rent(purchase: BuyingPlan, offer: int) -> tuple[float, str]:
     most, prices = int(purchase.levels.most[:, offer].max()), [(rents(purchase)[offer], "on demand")]
     spots = [(item.running, item.spot) for item in purchase.terms.contracts if item.offer == offer and item.spot]
     if most:
-        prices += [(usd * int(gpus_to_rent(most, spot)[most]) / most, "on spot with its spares") for usd, spot in spots]
+        rented = f"on spot (with the spares for {plural(most, 'GPU')})"
+        prices += [(usd * int(gpus_to_rent(most, spot)[most]) / most, rented) for usd, spot in spots]
     return min(prices)
 
 
