@@ -173,12 +173,12 @@ def dollars(text: str) -> float:
 def test_every_total_is_the_sum_of_what_stands_above_it() -> None:
     """With a band, a contract of each kind, and 3 owned GPUs."""
     contracts = (
-        reserved(1.2),
+        reserved(1.325),
         Contract(0, Tier.PURCHASE, running=0.1, monthly=100.0, once=16_000.0, life=24.0, delay=2),
         Contract(0, Tier.SPOT, running=1.0, spot=Spot(0.95, 1, 0.99)),
         Contract(0, Tier.OWNED, running=0.2, monthly=50.0, held=1),
     )
-    growth = {-0.05: 0.3, 0.0: 0.4, 0.05: 0.3}
+    growth = {-0.05: 0.3, 0.0: 0.4, 0.0595: 0.3}
     found = bought(terms(*contracts, growth=growth, by_hour=HALF_DAY, decide_every=3))
     table = months_table(found)
     totals = [dollars(row[4]) for row in table.rows]
@@ -192,7 +192,10 @@ def test_every_total_is_the_sum_of_what_stands_above_it() -> None:
     assert dollars(rows[-1][4]) == pytest.approx(mean, abs=2.0)
     assert found.total == pytest.approx(mean, abs=2.0)
     most = int(found.levels.most[:, 0].max())
-    assert f"on spot (with the spares for {most} GPUs)" in " ".join(buying_text(found, 100).split())
+    shown = " ".join(buying_text(found, 100).split())
+    assert f"on spot (with the spares for {most} GPUs)" in shown
+    assert "+5.95 % a month" in shown
+    assert "$1.325/h" in shown
 
 
 # --- fleets that a simulation refutes ---------------------------------------------------------------------------------

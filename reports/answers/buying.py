@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.units import KILO
-from costmodel.words import join_words, plural, whole_dollars
+from costmodel.words import join_words, listed, percentage, plural, whole_dollars
 from optimizer.fleets.error_bars import limits_by_use
 from optimizer.plans.records import engine_counts, pool_records
 from optimizer.procurement.buying import (
@@ -25,7 +25,6 @@ from reports.fleets import fleet_line
 from reports.text import (
     MISSING,
     count,
-    hourly,
     is_number,
     money,
     percent,
@@ -153,7 +152,9 @@ def _contracts(purchase: BuyingPlan) -> list[dict[str, Any]]:
 def buying_document(purchase: BuyingPlan) -> Document:
     """The answer: the verdict, what decides, what to sign and when, each path of the demand, the months, the terms."""
     growth = purchase.terms.forecast.paths[purchase.terms.forecast.expected].growth
-    changes = f"{'grows' if growth > 0 else 'falls'} by {percent(abs(growth))} a month" if growth else "stays the same"
+    changes = (
+        f"{'grows' if growth > 0 else 'falls'} by {percentage(abs(growth), 2)} a month" if growth else "stays the same"
+    )
     expected = f"if the demand {changes}"
     contracts_by_source: dict[str, list[str]] = {}
     for item in purchase.terms.contracts:
@@ -222,7 +223,7 @@ def paths_table(purchase: BuyingPlan) -> Table:
     rows = [
         (
             path.name,
-            f"{signed_percent(path.growth)} a month",
+            f"{signed_percent(path.growth, 2)} a month",
             percent(path.probability),
             signed_later(purchase, outcome.later) or MISSING,
             *map(money, (outcome.total, outcome.all_rented, outcome.best)),
@@ -261,7 +262,7 @@ def terms_table(purchase: BuyingPlan) -> Table:
         share, payback = record["pays_above_use"], record["payback_months"]
         used = MISSING if share is None else f"> {percent(share)}" if share < 1.0 else "never"
         paid = MISSING if payback is None else f"{significant(payback)} months" if is_number(payback) else "never"
-        rows.append((record["contract"], hourly(hourly_price(item, months)), used, paid))
+        rows.append((record["contract"], listed(hourly_price(item, months)), used, paid))
     return table_of(("contract", "#in use all day", "#pays if used", "#pays back in"), rows)
 
 
@@ -320,8 +321,8 @@ def deciding_sentences(purchase: BuyingPlan) -> list[str]:
         tier = " and its KV cache tier" if purchase.problem.offers[offer].tier_usd_per_hour else ""
         label = "A" if sentences else "What decides: a"
         sentences.append(
-            f"{label} GPU{tier} in use all day costs {hourly(hourly_price(best, months))} with "
-            f"{contract_name(purchase, best)}, {hourly(price)} {rented}; the contract {pays}."
+            f"{label} GPU{tier} in use all day costs {listed(hourly_price(best, months))} with "
+            f"{contract_name(purchase, best)}, {listed(price)} {rented}; the contract {pays}."
         )
     return sentences
 
@@ -332,7 +333,7 @@ def pays_sentences(purchase: BuyingPlan) -> list[str]:
     if not offers:
         return []
     rented = (cheapest_rent(purchase, offer) for offer in offers)
-    prices = [f"{hourly(price)} {how} for {card}" for card, (price, how) in zip(offers.values(), rented, strict=True)]
+    prices = [f"{listed(price)} {how} for {card}" for card, (price, how) in zip(offers.values(), rented, strict=True)]
     return [f"Pays: costs less than the cheapest rent, {join_words(prices)}."]
 
 
