@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.accelerator import Origin, Price, PriceBasis
 from costmodel.errors import InfeasibleError, InputError
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.effort import Level
@@ -196,6 +197,16 @@ def test_every_total_is_the_sum_of_what_stands_above_it() -> None:
     assert f"on spot (with the spares for {most} GPUs)" in shown
     assert "+5.95 % a month" in shown
     assert "$1.325/h" in shown
+
+
+def test_spot_quotes_of_ones_own_that_no_contract_has_are_said_to_be_unused() -> None:
+    quote = Price(1.45, 1.45, 1.45, 1, Origin.STATED, "quotes.csv", "2026-11-01", PriceBasis.SPOT)
+    stated = offer("H100")
+    stated = replace(stated, accelerator=replace(stated.accelerator, other_prices=(quote,)))
+    spot = Contract(0, Tier.SPOT, running=1.0, spot=Spot(0.95, 1, 0.99))
+    found = [bought(terms(*contracts), given=problem(offers=(stated,))) for contracts in ((), (spot,))]
+    shown = [" ".join(buying_text(purchase, 100).split()) for purchase in found]
+    assert ["Your spot quotes of H100 are not used: the terms need spot" in text for text in shown] == [True, False]
 
 
 # --- fleets that a simulation refutes ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodel.accelerator import Origin, PriceBasis
 from costmodel.units import KILO
 from costmodel.words import join_words, listed, percentage, plural, whole_dollars
 from optimizer.fleets.error_bars import limits_by_use
@@ -411,14 +412,29 @@ def _assumptions(purchase: BuyingPlan) -> tuple[str, ...]:
         "optimize counts those that engines use, except for the budget."
     )
     unused_terms = f"Terms of {', '.join(terms.unused)} are not used: the workload file does not offer it."
+    names = _spot_quotes_unused(purchase)
+    quotes = f"Your spot quotes of {join_words(names)} are not used"
+    unused_quotes = f"{quotes}: the terms need spot with its price and interruptions_per_day."
     later = f"Assumed: the growth is known by the next decision, in month {terms.decide_every + 1}."
     return said(
         f"Paid beyond month {months}, and charged in full: {signed_later(purchase, beyond)}." if beyond else "",
         "Assumed: spot instances are interrupted independently of one another." if spot else "",
         by_node if limits_by_use(purchase.problem) else "",
         unused_terms if terms.unused else "",
+        unused_quotes if names else "",
         later if len(purchase.outcomes) > 1 and terms.decide_every < months else "",
     )
+
+
+def _spot_quotes_unused(purchase: BuyingPlan) -> list[str]:
+    """GPU types with a spot price in the user's quotes that no contract has: how often it is interrupted is unknown."""
+    stated = {item.offer for item in purchase.terms.contracts if item.tier is Tier.SPOT}
+    return [
+        offer.accelerator.name
+        for number, offer in enumerate(purchase.problem.offers)
+        for quote in offer.accelerator.other_prices
+        if quote.basis is PriceBasis.SPOT and quote.origin is Origin.STATED and number not in stated
+    ]
 
 
 def _simulation_sentences(purchase: BuyingPlan) -> tuple[str, ...]:
