@@ -77,6 +77,8 @@ class Price:
         >>> quote = Price(1.8, 1.8, 1.8, 1, Origin.VENDOR, "A", "2026-04-03", PriceBasis.RESERVED, 3)
         >>> quote.remark("MI325X")
         'The price of MI325X ($1.80/h) is a 3-year reserved quote.'
+        >>> Price(1.6, 1.05, 3.0, 13, Origin.VENDOR, "A, B", "2026-04-03", PriceBasis.SPOT).remark("H100")
+        'The price of H100 ($1.60/h) is the median over providers of 13 spot quotes.'
         >>> Price(16.0, 16.0, 16.0, 1, Origin.VENDOR, "list price: OCI", "2026-11-09").remark("GB200")
         'The price of GB200 ($16.00/h) is the only on-demand quote at hand, of OCI.'
         """
@@ -94,7 +96,9 @@ class Price:
         elif self.basis is PriceBasis.TCO:
             origin_words = "a modeled cost of ownership, not a quote"
         else:
-            origin_words = f"{'a' if self.quotes == 1 else f'the median of {self.quotes}'} {self.basis_words} quote"
+            origin_words = (
+                f"{'a' if self.quotes == 1 else f'the median over providers of {self.quotes}'} {self.basis_words} quote"
+            )
             origin_words += "s" if self.quotes > 1 else ""
         return f"The price of {name} ({listed(self.usd_per_hour)}) is {origin_words}."
 

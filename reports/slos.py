@@ -165,11 +165,15 @@ def _met_columns(plan: Plan) -> list[Column]:
 
 
 def met_words(item: ClassResult, plan: Plan) -> str:
-    """How many requests of a class meet the SLO, and whether that reaches the goal."""
+    """How many requests of a class meet the SLO, and whether that reaches the goal.
+
+    Of a fleet that falls behind no share is undecided: it sinks for as long as the load lasts.
+    """
     outcome = Outcome.MEETS if item.attainment >= item.attainment_goal else Outcome.MISSES
-    for case in plan.simulation.classes if plan.simulation else ():
+    simulation = plan.simulation
+    for case in simulation.classes if simulation else ():
         if case.name == item.name and case.outcome is Outcome.UNDECIDED:
-            outcome = Outcome.UNDECIDED
+            outcome = Outcome.MISSES if simulation and simulation.overloaded else Outcome.UNDECIDED
     return f"{MARKS[outcome]} {percent_beside(item.attainment, item.attainment_goal)}"
 
 

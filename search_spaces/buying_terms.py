@@ -494,11 +494,15 @@ def _contracts(
     elif quote is None:
         own = "workload file, accelerators"
     elif quote.origin is Origin.STATED:
-        median = f", median of {quote.quotes} quotes" if quote.quotes > 1 else ""
+        median = f", median over providers of {quote.quotes} quotes" if quote.quotes > 1 else ""
         own = f"your own {quote.basis_words} price{median}, {quote.date}"
     else:
         remark = quote.remark(offer.accelerator.name).removesuffix(".")
-        own = f"catalog: {remark}" if remark else f"catalog, median of {quote.quotes} list prices, {quote.date}"
+        own = (
+            f"catalog: {remark}"
+            if remark
+            else f"catalog, median over providers of {quote.quotes} list prices, {quote.date}"
+        )
     yield Contract(index, Tier.ON_DEMAND, running=price, source=own)
     if entry.spot is not None:
         there = availability(entry.spot.interruptions_per_day, entry.spot.recovery)

@@ -90,6 +90,16 @@ def known_names() -> list[str]:
     return list(_targets())
 
 
+def other_names() -> dict[str, str]:
+    """The entry of each name that does not begin with the entry's own, such as that of a later model of its shape.
+
+    >>> other_names()["Llama-3.3-70B"], "Llama-3.1-70B-Instruct" in other_names()
+    ('Llama-3.1-70B', False)
+    """
+    entries = {name: entry for name, (entry, _) in _targets().items() if "/" not in name}
+    return {name: entry for name, entry in entries.items() if not name.lower().startswith(entry.lower())}
+
+
 def is_model(name_or_path: str) -> bool:
     """Whether a name means one model of the catalog, or is a path that exists."""
     try:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from datetime import date
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -68,6 +70,16 @@ class Quote(FileSection):
         if not name:
             raise InputError("is empty; name one that `pdplan gpus` lists")
         return str(cast(Callable[[str], str], info.context or str)(name))
+
+    @field_validator("date")
+    @classmethod
+    def _is_day(cls, text: str) -> str:
+        """A day of the calendar, year first; 01/11/2026 is in January or in November."""
+        day = text.removeprefix("by ")
+        with suppress(ValueError):
+            if not day or (_DAY.fullmatch(day) and date.fromisoformat(day)):
+                return text
+        raise InputError(f"{shown(text)} is not a date; write year-month-day, such as 2026-11-30")
 
 
 @cache

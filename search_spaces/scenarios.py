@@ -105,13 +105,17 @@ def _scale(inputs: Inputs, lever: str, _name: str, value: Any) -> None:
 
 
 def _scale_lengths(load: Inputs, key: str, factor: float) -> None:
-    """All prompts or all outputs times a factor; the longest request grows in step."""
+    """All prompts or all outputs times a factor.
+
+    max_tokens shrinks in step, and grows only where the longest request would exceed it: it may be a limit of the
+    service that the file states.
+    """
     rows = _histogram(key, load)
     longest = max(row["isl"] + row["osl"] for row in rows)
     for row in rows:
         row[key] = max(row[key] * factor, 1.0)
-    grown = max(row["isl"] + row["osl"] for row in rows) / longest
-    load["max_tokens"] = max(math.ceil(load["max_tokens"] * grown), 1)
+    scaled = max(row["isl"] + row["osl"] for row in rows)
+    load["max_tokens"] = math.ceil(max(load["max_tokens"] * min(scaled / longest, 1.0), scaled, 1.0))
 
 
 def _histogram(key: str, load: Mapping[str, Any]) -> list[dict[str, float]]:

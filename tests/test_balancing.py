@@ -15,7 +15,7 @@ from costmodel.simulator.fleet import Router
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.instance import Instance
 from optimizer.plans.plan import Plan
-from optimizer.plans.records import JudgedFleet
+from optimizer.plans.records import JudgedFleet, Outcome
 from optimizer.verification.bench import by_requests, make_bench
 from optimizer.verification.judge import simulated_fleet
 from reports.deploy.files import deployment_files
@@ -90,7 +90,13 @@ def judged(*, held: bool) -> JudgedFleet:
 def test_files_for_a_router_that_counts_requests_need_a_proof() -> None:
     plan = plan_of(THREE)
     assert "router.sh" in deployment_files(simulated(plan, judged(held=True)), options("vllm"))
-    with pytest.raises(InputError, match=r": 83.3 % of chat requests \(95 % asked\); .*; or choose --target llm-d, "):
-        deployment_files(simulated(plan, judged(held=False)), options("vllm"))
+    missed = judged(held=False)
+    with pytest.raises(
+        InputError, match=r"misses the SLO: 83.3 % of chat requests \(95 % asked\); .* --target llm-d, "
+    ):
+        deployment_files(simulated(plan, missed), options("vllm"))
+    near = missed.model_copy(update={"outcome": Outcome.UNDECIDED})
+    with pytest.raises(InputError, match=r"it is undecided whether the plan meets the SLO: 83.3 % of chat requests"):
+        deployment_files(simulated(plan, near), options("vllm"))
     with pytest.raises(InputError, match=r"was not simulated; plan again with pdplan optimize FILE --target vllm"):
         deployment_files(simulated(plan, None), options("vllm"))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodel.accelerator import Origin, Price, PriceBasis
 from costmodel.errors import InfeasibleError, InputError
 from optimizer.fleets.fleet import Fleet
 from optimizer.loads.effort import Level
@@ -173,12 +174,12 @@ def dollars(text: str) -> float:
 def test_every_total_is_the_sum_of_what_stands_above_it() -> None:
     """With a band, a contract of each kind, and 3 owned GPUs."""
     contracts = (
-        reserved(1.2),
+        reserved(1.325),
         Contract(0, Tier.PURCHASE, running=0.1, monthly=100.0, once=16_000.0, life=24.0, delay=2),
         Contract(0, Tier.SPOT, running=1.0, spot=Spot(0.95, 1, 0.99)),
         Contract(0, Tier.OWNED, running=0.2, monthly=50.0, held=1),
     )
-    growth = {-0.05: 0.3, 0.0: 0.4, 0.05: 0.3}
+    growth = {-0.05: 0.3, 0.0: 0.4, 0.0595: 0.3}
     found = bought(terms(*contracts, growth=growth, by_hour=HALF_DAY, decide_every=3))
     table = months_table(found)
     totals = [dollars(row[4]) for row in table.rows]
@@ -191,6 +192,21 @@ def test_every_total_is_the_sum_of_what_stands_above_it() -> None:
     mean = sum(0.01 * float(row[2].removesuffix(" %")) * dollars(row[4]) for row in rows[:-1])
     assert dollars(rows[-1][4]) == pytest.approx(mean, abs=2.0)
     assert found.total == pytest.approx(mean, abs=2.0)
+    most = int(found.levels.most[:, 0].max())
+    shown = " ".join(buying_text(found, 100).split())
+    assert f"on spot (with the spares for {most} GPUs)" in shown
+    assert "+5.95 % a month" in shown
+    assert "$1.325/h" in shown
+
+
+def test_spot_quotes_of_ones_own_that_no_contract_has_are_said_to_be_unused() -> None:
+    quote = Price(1.45, 1.45, 1.45, 1, Origin.STATED, "quotes.csv", "2026-11-01", PriceBasis.SPOT)
+    stated = offer("H100")
+    stated = replace(stated, accelerator=replace(stated.accelerator, other_prices=(quote,)))
+    spot = Contract(0, Tier.SPOT, running=1.0, spot=Spot(0.95, 1, 0.99))
+    found = [bought(terms(*contracts), given=problem(offers=(stated,))) for contracts in ((), (spot,))]
+    shown = [" ".join(buying_text(purchase, 100).split()) for purchase in found]
+    assert ["Your spot quotes of H100 are not used: the terms need spot" in text for text in shown] == [True, False]
 
 
 # --- fleets that a simulation refutes ---------------------------------------------------------------------------------
@@ -328,6 +344,9 @@ def test_the_terms_stand_in_the_workload_file_and_options_replace_them(tmp_path:
     (tmp_path / "quotes.csv").write_text("accelerator,usd_per_hour,date\nH100,2,2026-10-01\n", "utf-8")
     quoted = load_terms(load_problem(path, {"prices": "quotes.csv"}))
     assert quoted.contracts[0].source == "your own on-demand price, 2026-10-01"
+    (tmp_path / "quotes.csv").write_text("accelerator,usd_per_hour,date\n" + "H100,2,2026-10-01\n" * 2, "utf-8")
+    several = load_terms(load_problem(path, {"prices": "quotes.csv"})).contracts[0].source
+    assert several == "your own on-demand price, median over providers of 2 quotes, 2026-10-01"
     changed = load_terms(given, None, {"months": 3, "high": 0.2})
     assert changed.forecast.months == 3
     assert changed.forecast.paths[-1].growth == 0.2

@@ -19,9 +19,9 @@ from optimizer.fleets.fleet import Fleet
 from optimizer.fleets.pool import pool_state
 from optimizer.loads.effort import Brake, Effort, Level, never
 from optimizer.loads.instance import Instance
-from optimizer.plans.plan import Binding
+from optimizer.plans.plan import Binding, Proof, Status
 from optimizer.plans.records import BURST, Breakdown, Outcome, SimulatedRate, Simulation
-from optimizer.recommend.optimize import judged_rivals
+from optimizer.recommend.optimize import comparison_rows, judged_rivals
 from optimizer.recommend.search import Rival
 from optimizer.verification import bench as benches
 from optimizer.verification.bench import (
@@ -42,7 +42,8 @@ from optimizer.verification.bench import (
 from optimizer.verification.demand import simulated_trace
 from optimizer.verification.judge import MOST_RUNS, Judgement, Rule, Run, breakdown, judge_runs, simulated_fleet
 from optimizer.verification.record import with_simulated_headroom
-from optimizer.verification.verify import Loop
+from optimizer.verification.verify import Loop, SearchResult
+from search_spaces.problem import Constraints
 from tests.optimizer_cases import instance_of, judgement, problem, slo, workload
 from tests.small_fleets import alone, apart, small
 
@@ -147,6 +148,18 @@ def test_alternatives_are_confirmed_by_as_many_runs_as_the_plan_which_they_may_b
     monkeypatch.setattr(Loop, "confirmed", lambda _, effort, plan: confirmations.append((effort.runs, plan)))
     list(judged_rivals(result, bench, winner, Effort(level, Brake())))
     assert confirmations == [(runs, winner)]
+
+
+def test_an_alternative_that_the_limits_exclude_names_them() -> None:
+    instance, fleet = marginal(0.9)
+    instance = replace(instance, problem=replace(instance.problem, constraints=Constraints(budget=80.0, power=60e3)))
+    nearest = Verdict(fleet, 50.28, judgement(0.5, 0.4, 0.6), False)
+    excluded = SimpleNamespace(kind="single_type", label="H200 only", allows=lambda _: False)
+    rival = Rival(restriction=excluded, search=SearchResult(nearest=nearest))
+    row = comparison_rows(instance, fleet, Proof(Status.OPTIMAL, None, None), [rival])[1]
+    assert row.why_not.startswith(
+        "none was found by formula within the limits on budget and power; the nearest ($50.28/h) misses the SLO"
+    )
 
 
 # --- fleets whose memory is critical: those that do not come out of a crowd are not said to hold

@@ -229,6 +229,9 @@ def test_golden_refusals() -> None:
     nameless = plan_of((ALONE,), Ask(weight_dtype="int4"))
     assert "name a checkpoint with --model (pdplan" in deploy_sentence(nameless, what_runs(nameless))
     assert 'name a checkpoint with <span class="word">--model</span>.' in plan_page(nameless)
+    undrafted = plan_of((ALONE,), EAGLE3)
+    mend = "To deploy this plan, state model.speculation.draft_model in the workload and plan again (pdplan deploy says"
+    assert mend in deploy_sentence(undrafted, what_runs(undrafted))
 
 
 @pytest.mark.parametrize("name", [*ENGINES, "dynamo-by-length", "vllm-by-length", "llm-d-ranks"])

@@ -91,6 +91,11 @@ def test_one_that_is_too_large_says_by_how_much(short_runs: None, tmp_path: Path
     simulation = evaluation.plan.simulation
     doubtful = simulation.model_copy(update={"classes": [replace(simulation.classes[0], attainment_low=0.5)]})
     assert "undecided: 100 %" in brief_slo_table(evaluation.plan.model_copy(update={"simulation": doubtful})).rows[0]
+    late = [
+        point.model_copy(update={"overloaded": point.rate_rps == simulation.rate_rps}) for point in simulation.curve
+    ]
+    behind = doubtful.model_copy(update={"curve": late})
+    assert "✗ 100 %" in brief_slo_table(evaluation.plan.model_copy(update={"simulation": behind})).rows[0]
     whole = terminal_view(evaluation_document(evaluation, brief=False))
     titles = [line.partition(":")[0] for line in whole.splitlines() if line and not line.startswith(" ")]
     assert {"Fleet", "Cost and goodput", "SLOs", "What binds", "Trust"} <= set(titles)

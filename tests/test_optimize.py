@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from costmodel.accelerator import Origin, Price, PriceBasis
 from optimizer.loads.effort import Brake, Effort, Level
 from optimizer.plans.plan import Plan, Status
 from optimizer.recommend.changed_problem import costing_what_is_short, describe_miss
@@ -72,6 +73,12 @@ class TestLimits:
         assert plan.cost_usd_per_hour == pytest.approx((rented.cost_usd_per_hour or 0.0) - 2 * (3.99 - 0.4))
         assert 0.0 < (plan.floor_usd_per_hour or 0.0) <= plan.cost_usd_per_hour
         assert any("2 are owned" in remark for remark in plan.price_remarks)
+        quote = Price(3.99, 3.99, 3.99, 1, Origin.VENDOR, "A", "2026-04-03", PriceBasis.SPOT)
+        remarks = [
+            optimize(given(40.0, offers=(replace(owned, quote=quote, owned=number),))).price_remarks
+            for number in (2, 100)
+        ]
+        assert ["spot quote" in " ".join(texts) for texts in remarks] == [True, False]
         none_to_rent = optimize(given(40.0, offers=(replace(owned, inventory=plan.gpus["H100"] - 3),)))
         assert none_to_rent.cost_usd_per_hour is None
 

@@ -40,6 +40,13 @@ def test_a_changed_pool_says_what_changed_and_what_it_costs() -> None:
     assert "2 pools unchanged" in text
 
 
+def test_a_difference_is_that_of_the_shares_shown() -> None:
+    plan = load("disaggregated")
+    classes = [[item.model_copy(update={"attainment": share}) for item in plan.classes] for share in (0.97961, 0.97944)]
+    text = render_text(compare(*(plan.model_copy(update={"classes": items}) for items in classes)))
+    assert "98 %  ✓ 97.9 %  -0.1 points" in text
+
+
 def test_what_could_be_saved_is_of_plans_of_least_cost() -> None:
     """The gap of a plan of most goodput is in its goodput."""
     plan = load("disaggregated")

@@ -109,7 +109,8 @@ def test_levers_change_what_they_say(problem: Problem) -> None:
     longer = with_change(problem, "isl_scale=2").workload
     assert longer.isl.tolist() == [1600.0, 6000.0]
     assert longer.osl.tolist() == [150.0, 80.0]
-    assert longer.max_tokens == 8192 * 6080 // 3080 + 1
+    limits = [with_change(problem, f"isl_scale={factor}").workload.max_tokens for factor in (0.5, 2, 10)]
+    assert limits == [8192 * 1580 // 3080 + 1, 8192, 30080]  # the stated limit, unless longer requests need more
 
 
 @pytest.mark.parametrize("name", LEVERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,10 @@ def test_a_fleet_that_misses_under_strain_is_told_so_by_simulate_and_by_evaluate
     assert (value["verdict"], value["held"], value[key]) == (verdict, False, True)
     assert all(case["attainment_low"] >= case["attainment_goal"] for case in value["classes"])
     assert run(["simulate", str(plan_file), "--requests", "8000"]) == 3
-    assert reason in " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().out.split())
+    assert reason in said
+    assert re.search(r"The 95 % intervals of shares end at most [\d.]+ percentage points? from them\.", said)
+    assert ("Misses the SLO of " in said and ", though " in said) == (verdict == "misses")
     day = ["simulate", str(plan_file), "--requests", "8000", "--diurnal", "1,0.5"]
     assert run(day) == 0  # not at one rate
     capsys.readouterr()

@@ -388,7 +388,8 @@ def build_plan(  # noqa: PLR0917
     limits += volume_bindings(problem, volume)
     offers = [offer.accelerator.name for offer in problem.offers]
     paid = zip(offers, count.tolist(), paid_gpus(problem, count).tolist(), strict=True)
-    common["price_remarks"] = error_bars.price_remarks(problem, np.flatnonzero(count)) + owned_remarks(problem, count)
+    rented = np.flatnonzero(count > [offer.owned for offer in problem.offers])
+    common["price_remarks"] = error_bars.price_remarks(problem, rented) + owned_remarks(problem, count)
     common["warnings"] = error_bars.catalog_remarks(problem, np.flatnonzero(count))
     return Plan(
         **common,

@@ -548,6 +548,11 @@ class Simulation(Record):
     """Of them those made from a fleet that had missed."""
 
     @property
+    def overloaded(self) -> bool:
+        """Whether the fleet falls behind at the demand; False where no rate was simulated for want of time."""
+        return any(at.overloaded for at in self.curve if math.isclose(at.rate_rps, self.rate_rps, rel_tol=ROUNDING))
+
+    @property
     def beyond_goodput(self) -> SimulatedRate | None:
         """The first rate beyond the goodput that was tried; None where none is known."""
         fails = self.goodput_fails_rps

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from costmodel.errors import value_of
 from costmodel.simulator.run import prepare
-from costmodel.words import dollars
+from costmodel.words import dollars, join_words
 from optimizer.fleets.build_plan import binding, build_plan, provenance
 from optimizer.fleets.evaluate import holds_at
 from optimizer.fleets.fleet import Fleet, fleet_cost
@@ -50,6 +50,7 @@ from .changed_problem import (
     safe_fleet,
     safe_record,
     safe_row,
+    stated_limits,
     tier_warnings,
     without_a_limit,
 )
@@ -389,7 +390,9 @@ def _rival_row(instance: Instance, rival: Rival, limit: Restriction, best: float
         if first is not None:
             cheapest = "the cheapest found by formula"
             if not rival.fleet.pools:
-                cheapest = "none was found by formula; the nearest"
+                names = [name for name, _ in stated_limits(instance.problem)]
+                within = f" within the limits on {join_words(names)}" if names else ""
+                cheapest = f"none was found by formula{within}; the nearest"
             reason = f"{cheapest} ({dollars(first.cost)}/h) {miss_words(first)}"
             return _row_without_fleet(heading, Status.TIME_LIMIT, reason).model_copy(update={"simulated": True})
     if verdict is None and not rival.fleet.pools:

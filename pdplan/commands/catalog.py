@@ -298,6 +298,8 @@ def _show_check(console: Console, name: str) -> ExitCode:
 
 def _model_list(entries: Sequence[dict[str, Any]], *, brief: bool) -> Document:
     """The models with what tells them apart; brief: names that a search found, with what tells variants apart."""
+    from search_spaces.models import other_names
+
     rows, variants = [], []
     for entry in entries:
         size = f"{significant(entry['parameters'] / GIGA)} B"
@@ -330,6 +332,8 @@ def _model_list(entries: Sequence[dict[str, Any]], *, brief: bool) -> Document:
     note = "active: parameters that a token uses, embedding tables included. "
     note += "KV/token: bytes of bf16 KV cache that one more token adds"
     note += f"; less once sliding windows are full: {', '.join(late)}." if late else "."
+    same = ", ".join(f"{name} (as {entry})" for name, entry in other_names().items())
+    note += f" Models of the same shape, by other names: {same}."
     following = "pdplan models NAME   # layers and source of one"
     return Document((), (Section(table=table_of(columns, rows)), Section(sentences=(note,))), next_step=following)
 

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from costmodel.accelerator import Origin, PriceBasis
 from costmodel.units import KILO
-from costmodel.words import join_words, plural, whole_dollars
+from costmodel.words import join_words, listed, percentage, plural, whole_dollars
 from optimizer.fleets.error_bars import limits_by_use
 from optimizer.plans.records import engine_counts, pool_records
 from optimizer.procurement.buying import (
@@ -25,7 +26,6 @@ from reports.fleets import fleet_line
 from reports.text import (
     MISSING,
     count,
-    hourly,
     is_number,
     money,
     percent,
@@ -153,7 +153,9 @@ def _contracts(purchase: BuyingPlan) -> list[dict[str, Any]]:
 def buying_document(purchase: BuyingPlan) -> Document:
     """The answer: the verdict, what decides, what to sign and when, each path of the demand, the months, the terms."""
     growth = purchase.terms.forecast.paths[purchase.terms.forecast.expected].growth
-    changes = f"{'grows' if growth > 0 else 'falls'} by {percent(abs(growth))} a month" if growth else "stays the same"
+    changes = (
+        f"{'grows' if growth > 0 else 'falls'} by {percentage(abs(growth), 2)} a month" if growth else "stays the same"
+    )
     expected = f"if the demand {changes}"
     contracts_by_source: dict[str, list[str]] = {}
     for item in purchase.terms.contracts:
@@ -222,7 +224,7 @@ def paths_table(purchase: BuyingPlan) -> Table:
     rows = [
         (
             path.name,
-            f"{signed_percent(path.growth)} a month",
+            f"{signed_percent(path.growth, 2)} a month",
             percent(path.probability),
             signed_later(purchase, outcome.later) or MISSING,
             *map(money, (outcome.total, outcome.all_rented, outcome.best)),
@@ -261,7 +263,7 @@ def terms_table(purchase: BuyingPlan) -> Table:
         share, payback = record["pays_above_use"], record["payback_months"]
         used = MISSING if share is None else f"> {percent(share)}" if share < 1.0 else "never"
         paid = MISSING if payback is None else f"{significant(payback)} months" if is_number(payback) else "never"
-        rows.append((record["contract"], hourly(hourly_price(item, months)), used, paid))
+        rows.append((record["contract"], listed(hourly_price(item, months)), used, paid))
     return table_of(("contract", "#in use all day", "#pays if used", "#pays back in"), rows)
 
 
@@ -301,7 +303,8 @@ def cheapest_rent(purchase: BuyingPlan, offer: int) -> tuple[float, str]:
     most, prices = int(purchase.levels.most[:, offer].max()), [(rents(purchase)[offer], "on demand")]
     spots = [(item.running, item.spot) for item in purchase.terms.contracts if item.offer == offer and item.spot]
     if most:
-        prices += [(usd * int(gpus_to_rent(most, spot)[most]) / most, "on spot with its spares") for usd, spot in spots]
+        rented = f"on spot (with the spares for {plural(most, 'GPU')})"
+        prices += [(usd * int(gpus_to_rent(most, spot)[most]) / most, rented) for usd, spot in spots]
     return min(prices)
 
 
@@ -319,8 +322,8 @@ def deciding_sentences(purchase: BuyingPlan) -> list[str]:
         tier = " and its KV cache tier" if purchase.problem.offers[offer].tier_usd_per_hour else ""
         label = "A" if sentences else "What decides: a"
         sentences.append(
-            f"{label} GPU{tier} in use all day costs {hourly(hourly_price(best, months))} with "
-            f"{contract_name(purchase, best)}, {hourly(price)} {rented}; the contract {pays}."
+            f"{label} GPU{tier} in use all day costs {listed(hourly_price(best, months))} with "
+            f"{contract_name(purchase, best)}, {listed(price)} {rented}; the contract {pays}."
         )
     return sentences
 
@@ -331,7 +334,7 @@ def pays_sentences(purchase: BuyingPlan) -> list[str]:
     if not offers:
         return []
     rented = (cheapest_rent(purchase, offer) for offer in offers)
-    prices = [f"{hourly(price)} {how} for {card}" for card, (price, how) in zip(offers.values(), rented, strict=True)]
+    prices = [f"{listed(price)} {how} for {card}" for card, (price, how) in zip(offers.values(), rented, strict=True)]
     return [f"Pays: costs less than the cheapest rent, {join_words(prices)}."]
 
 
@@ -409,14 +412,29 @@ def _assumptions(purchase: BuyingPlan) -> tuple[str, ...]:
         "optimize counts those that engines use, except for the budget."
     )
     unused_terms = f"Terms of {', '.join(terms.unused)} are not used: the workload file does not offer it."
+    names = _spot_quotes_unused(purchase)
+    quotes = f"Your spot quotes of {join_words(names)} are not used"
+    unused_quotes = f"{quotes}: the terms need spot with its price and interruptions_per_day."
     later = f"Assumed: the growth is known by the next decision, in month {terms.decide_every + 1}."
     return said(
         f"Paid beyond month {months}, and charged in full: {signed_later(purchase, beyond)}." if beyond else "",
         "Assumed: spot instances are interrupted independently of one another." if spot else "",
         by_node if limits_by_use(purchase.problem) else "",
         unused_terms if terms.unused else "",
+        unused_quotes if names else "",
         later if len(purchase.outcomes) > 1 and terms.decide_every < months else "",
     )
+
+
+def _spot_quotes_unused(purchase: BuyingPlan) -> list[str]:
+    """GPU types with a spot price in the user's quotes that no contract has: how often it is interrupted is unknown."""
+    stated = {item.offer for item in purchase.terms.contracts if item.tier is Tier.SPOT}
+    return [
+        offer.accelerator.name
+        for number, offer in enumerate(purchase.problem.offers)
+        for quote in offer.accelerator.other_prices
+        if quote.basis is PriceBasis.SPOT and quote.origin is Origin.STATED and number not in stated
+    ]
 
 
 def _simulation_sentences(purchase: BuyingPlan) -> tuple[str, ...]:

@@ -353,7 +353,8 @@ def _figures(figures: Sequence[tuple[str, Figure]], classes: Mapping[str, SloCha
         cells = (f"{mark}{value}" for mark, value in zip(marks, values, strict=True))
         difference = MISSING
         if is_number(figure.before) and is_number(figure.after) and figure.unit == "1":
-            difference = points(signed_percent(figure.after - figure.before))
+            before, after = (round(value, 3) for value in (figure.before, figure.after))  # as `percent` shows them
+            difference = points(signed_percent(after - before))
         elif is_number(figure.before) and is_number(figure.after) and figure.before:
             difference = signed_percent(figure.after / figure.before - 1)
         rows.append((name or MISSING, figure.name, *cells, difference))

@@ -501,10 +501,9 @@ def deploy_sentence(plan: Plan, runs: Deployable | None) -> str:
 
 def no_target_words(runs: Deployable) -> str:
     """Say of a plan that no target runs that none does, or that one would if its weights had a name."""
-    is_nameless = all(isinstance(error, NamelessWeightsError) for error in runs.refused.values())
-    return (
-        "To deploy this plan, name a checkpoint with --model" if is_nameless else "No deployment target runs this plan"
-    )
+    mends = [error.mend for error in runs.refused.values() if isinstance(error, NamelessWeightsError)]
+    is_nameless = mends and len(mends) == len(runs.refused)
+    return f"To deploy this plan, {mends[0]}" if is_nameless else "No deployment target runs this plan"
 
 
 def backend_sentence(runs: Deployable | None) -> str:

@@ -108,8 +108,8 @@ def _basis_sentences(simulation: Simulated) -> tuple[str, ...]:
         precision += " and takes too many requests"
     return said(
         f"{clean(simulation.plan.name, 30)}: {requests} at {rate(judgement.rate)}, {source_words(simulation)}.",
-        f"The first 10 % of each run{drawn} are warm-up and not counted. The 95 % intervals of shares are at most "
-        f"±{points(percent(width).removeprefix('<'), 'percentage point')}{precision}.",
+        f"The first 10 % of each run{drawn} are warm-up and not counted. The 95 % intervals of shares end at most "
+        f"{points(percent(width).removeprefix('<'), 'percentage point')} from them{precision}.",
         too_short,
     )
 

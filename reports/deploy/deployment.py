@@ -99,7 +99,15 @@ class UndeployableError(InputError):
 
 
 class NamelessWeightsError(InputError):
-    """A target runs a plan once --model names the checkpoint."""
+    """A target runs a plan once --model names the checkpoint; mend: what the user has to do for that."""
+
+    mend = "name a checkpoint with --model"
+
+
+class NamelessDraftError(NamelessWeightsError):
+    """A target runs a plan once the workload names the weights that draft tokens."""
+
+    mend = "state model.speculation.draft_model in the workload and plan again"
 
 
 class GatewayRouting(StrEnum):

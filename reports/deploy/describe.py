@@ -41,6 +41,7 @@ from .deployment import (
     Device,
     GatewayRouting,
     LabelledSlo,
+    NamelessDraftError,
     NamelessWeightsError,
     Options,
     PlannedWorkload,
@@ -354,7 +355,7 @@ def _drafts(plan: Plan, config: EngineConfig, options: Options) -> dict[str, Any
     weights = plan.provenance.inputs["model"]["speculation"].get("draft_model")
     if speculation.draft is Draft.EAGLE3:
         if weights is None:
-            raise InputError(
+            raise NamelessDraftError(
                 "the plan drafts tokens by eagle3, but nothing says with which weights; state "
                 "model.speculation.draft_model in the workload, a Hugging Face id or a folder, and plan again"
             )

@@ -19,6 +19,7 @@ from costmodel.engine import Role
 from costmodel.errors import InputError, shown, value_of
 from costmodel.words import join_words
 from optimizer.plans.plan import Plan
+from reports.fleets import undecided
 from reports.verdict import kept_by_requests
 from reports.whole_files import LARGEST_LISTED, SUMS, check_listed, write_listed
 from search_spaces.bounds import NO_TARGET, TARGET_NAMES
@@ -259,7 +260,8 @@ def _balancing(plan: Plan, deployment: Deployment) -> str:
         return ""
     result = "the plan was not simulated"
     if behind is not None:
-        result = f"the plan is not shown to meet the SLO: {kept_by_requests(plan.simulation, behind)}"
+        result = "it is undecided whether the plan meets" if undecided(behind, plan) else "the plan misses"
+        result += f" the SLO: {kept_by_requests(plan.simulation, behind)}"
     return f"{deployment.target.title} has a least-requests router, behind which {result}"
 
 
