@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from costmodel.engine import tokens_per_step
 from costmodel.prefix_cache import usd_per_gpu
-from costmodel.words import join_words, percentage, plural
+from costmodel.words import join_words, percentage, plural, spares_words
 from optimizer.plans.plan import ClassResult, FleetEvaluation, Plan, Status, is_below
 from optimizer.plans.records import OPTIMAL_GAP, CheaperFleets, ClassJudgement, JudgedFleet, Outcome, Simulation
 from optimizer.verification.bench import Verdict
@@ -274,6 +274,13 @@ def waste_sentence(plan: Plan) -> str:
     return losses_sentence(rows, plan) if rows else ""
 
 
+def spares_sentence(plan: Plan) -> str:
+    """Say that the spare replicas of a plan are idle in its figures; empty where it has none."""
+    spares = sum(pool.spare_replicas for pool in plan.pools)
+    words = "The spare replica is" if spares == 1 else f"The {spares:,} spare replicas are"
+    return f"{words} idle in these figures." if spares else ""
+
+
 def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
     """Say what a fleet attains with one replica fewer in each pool of several.
 
@@ -356,7 +363,8 @@ def proof_sentence(plan: Plan) -> str:
     if plan.cost_usd_per_hour is not None and is_below(plan.floor_usd_per_hour, plan.cost_usd_per_hour):
         refuted = f"by formula no fleet below {floor} meets {question.slo_name(plan)}, but this one does in simulation"
         return f"No lower bound on the price is known: {refuted}."
-    any_shape = f"o fleet of {_searched(plan)} can cost less than {floor}{at_prices}."
+    with_spares = spares_words(question.spare_replicas(plan))
+    any_shape = f"o fleet of {_searched(plan)} can cost less than {floor}{with_spares}{at_prices}."
     if gap is not None and gap <= OPTIMAL_GAP:
         return f"Cheapest fleet possible: n{any_shape}"
     sentences = [f"N{any_shape}"] if plan.floor_usd_per_hour is not None else []

@@ -84,6 +84,7 @@ def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
                     said(
                         verdict.proof_sentence(plan),
                         verdict.goodput_sentence(plan),
+                        verdict.spares_sentence(plan),
                         verdict.waste_sentence(plan),
                         verdict.prefix_sentence(plan),
                         plan_details.deploy_sentence(plan, runs),
@@ -127,6 +128,7 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
                 verdict.disaggregation_sentence(plan),
                 verdict.proof_sentence(plan),
                 verdict.growth_sentence(plan),
+                verdict.spares_sentence(plan),
                 verdict.volume_sentence(plan),
                 verdict.waste_sentence(plan),
                 verdict.only_replica_sentence(plan),
