@@ -275,8 +275,10 @@ def waste_sentence(plan: Plan) -> str:
 
 
 def spares_sentence(plan: Plan) -> str:
-    """Say that the spare replicas of a plan are idle in its figures; empty where it has none."""
+    """Say that the spare replicas of a plan are idle in its figures, or those of a fleet file are not; else empty."""
     spares = sum(pool.spare_replicas for pool in plan.pools)
+    if not spares and question.spare_replicas(plan):
+        return "All replicas serve in these figures; none is kept as a spare."
     words = "The spare replica is" if spares == 1 else f"The {spares:,} spare replicas are"
     return f"{words} idle in these figures." if spares else ""
 
@@ -286,9 +288,9 @@ def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
 
     Spare replicas are idle in a plan's figures, so the replica is one of those in use.
     """
+    spares = any(pool.spare_replicas for pool in plan.pools) or question.spare_replicas(plan) > 0
     if not rows:
-        return "No spare: every pool has one replica."
-    spares = any(pool.spare_replicas for pool in plan.pools)
+        return f"{'Apart from the spares,' if spares else 'No spare:'} every pool has one replica."
     subject = "No spare: with one replica fewer"
     if spares:
         subject = "Apart from the spares, every replica is needed: with one fewer"

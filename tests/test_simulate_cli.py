@@ -87,6 +87,11 @@ def test_a_plan_runs_without_its_spares_and_says_so(tmp_path: Path, capsys: pyte
     said = " ".join(capsys.readouterr().out.split())
     assert "The 2 spare replicas are idle in these figures." in said
     assert " 1 (+2 spare) " in said
+    assert run(["evaluate", str(tmp_path / "plan" / "plan.json"), "--effort", "none"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "(2 spare)" in said
+    assert "The 2 spare replicas are idle in these figures." in said
+    assert "Apart from the spares, every pool has one replica." in said
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
