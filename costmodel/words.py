@@ -93,3 +93,12 @@ def dearer(cost: float, base: float) -> str:
     '$4.00/h more (+10 %)'
     """
     return f"{dollars(cost - base)}/h more (+{percentage(cost / base - 1.0, 1)})"
+
+
+def spares_words(replicas: int) -> str:
+    """Say which spare replicas a fleet has besides; empty where it has none.
+
+    >>> spares_words(1)
+    ' with 1 spare replica in every pool'
+    """
+    return f" with {plural(replicas, 'spare replica')} in every pool" if replicas else ""

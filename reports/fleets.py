@@ -80,6 +80,11 @@ def gpu_words(plan: Plan) -> str:
     return join_words(words)
 
 
+def billed_sentence(plan: Plan) -> str:
+    """Say how many GPUs are paid for where whole nodes are; empty where none idles."""
+    return f"Whole nodes are billed: {gpu_words(plan)}." if plan.gpus_billed else ""
+
+
 def replicas_cell(pool: EnginePool, *, spares: int = 0, limits: bool = False) -> str:
     """Write a pool without its role, such as "2 × H200 TP4 fp8/bf16": replicas, GPU, parallelism, precision.
 

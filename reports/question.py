@@ -80,12 +80,17 @@ def offers(plan: Plan) -> tuple[tuple[str, str], ...]:
         rows.append(clean(str(row.get("name", MISSING)), 24) + (f" ({', '.join(terms)})" if terms else ""))
     limits = inputs_of(plan, "constraints")
     pairs = [(name, _number(limits.get(key)), unit) for key, (name, unit) in FLEET_LIMITS.items()]
-    spares = _number(inputs_of(plan, "constraints", "headroom").get("replicas"))
+    spares = spare_replicas(plan)
     return (
         *((("GPU types", ", ".join(rows)),) if rows else ()),
         *((name, f"at most {quantity(value, unit)}") for name, value, unit in pairs if value is not None),
         *((("spare replicas of every pool", count(spares)),) if spares else ()),
     )
+
+
+def spare_replicas(plan: Plan) -> int:
+    """Spare replicas of every pool that the inputs ask for."""
+    return int(_number(inputs_of(plan, "constraints", "headroom").get("replicas")) or 0)
 
 
 def by_node(plan: Plan, accelerator: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from costmodel.engine import tokens_per_step
 from costmodel.prefix_cache import usd_per_gpu
-from costmodel.words import join_words, percentage, plural
+from costmodel.words import join_words, percentage, plural, spares_words
 from optimizer.plans.plan import ClassResult, FleetEvaluation, Plan, Status, is_below
 from optimizer.plans.records import OPTIMAL_GAP, CheaperFleets, ClassJudgement, JudgedFleet, Outcome, Simulation
 from optimizer.verification.bench import Verdict
@@ -277,14 +277,23 @@ def waste_sentence(plan: Plan) -> str:
     return losses_sentence(rows, plan) if rows else ""
 
 
+def spares_sentence(plan: Plan) -> str:
+    """Say that the spare replicas of a plan are idle in its figures, or those of a fleet file are not; else empty."""
+    spares = sum(pool.spare_replicas for pool in plan.pools)
+    if not spares and question.spare_replicas(plan):
+        return "All replicas serve in these figures; none is kept as a spare."
+    words = "The spare replica is" if spares == 1 else f"The {spares:,} spare replicas are"
+    return f"{words} idle in these figures." if spares else ""
+
+
 def losses_sentence(rows: Sequence[JudgedFleet], plan: Plan) -> str:
     """Say what a fleet attains with one replica fewer in each pool of several.
 
     Spare replicas are idle in a plan's figures, so the replica is one of those in use.
     """
+    spares = any(pool.spare_replicas for pool in plan.pools) or question.spare_replicas(plan) > 0
     if not rows:
-        return "No spare: every pool has one replica."
-    spares = any(pool.spare_replicas for pool in plan.pools)
+        return f"{'Apart from the spares,' if spares else 'No spare:'} every pool has one replica."
     subject = "No spare: with one replica fewer"
     if spares:
         subject = "Apart from the spares, every replica is needed: with one fewer"
@@ -359,7 +368,8 @@ def proof_sentence(plan: Plan) -> str:
     if plan.cost_usd_per_hour is not None and is_below(plan.floor_usd_per_hour, plan.cost_usd_per_hour):
         refuted = f"by formula no fleet below {floor} meets {question.slo_name(plan)}, but this one does in simulation"
         return f"No lower bound on the price is known: {refuted}."
-    any_shape = f"o fleet of {_searched(plan)} can cost less than {floor}{at_prices}."
+    with_spares = spares_words(question.spare_replicas(plan))
+    any_shape = f"o fleet of {_searched(plan)} can cost less than {floor}{with_spares}{at_prices}."
     if gap is not None and gap <= OPTIMAL_GAP:
         return f"Cheapest fleet possible: n{any_shape}"
     sentences = [f"N{any_shape}"] if plan.floor_usd_per_hour is not None else []

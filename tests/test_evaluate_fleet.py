@@ -101,6 +101,34 @@ def test_one_that_is_too_large_says_by_how_much(short_runs: None, tmp_path: Path
     assert {"Fleet", "Cost and goodput", "SLOs", "What binds", "Trust"} <= set(titles)
 
 
+@pytest.mark.parametrize(
+    ("replicas", "need", "cheapest"),
+    [
+        (1, "Under-provisioned: the fleet needs 2 × colocated-1 (now 1) with 1 spare", "$3.99/h more (+100 %)."),
+        (2, "Apart from the spares, every pool has one replica.", "the same price."),
+        (3, "Over-provisioned: the fleet needs 2 × colocated-1 (now 3) with 1 spare", "$3.99/h less (-33.3 %, "),
+    ],
+)
+def test_spares_that_the_workload_asks_for_are_needed(
+    short_runs: None, tmp_path: Path, replicas: int, need: str, cheapest: str
+) -> None:
+    headroom = {"constraints": {"headroom": {"replicas": 1}}}
+    evaluation = evaluated(tmp_path, POOL | {"replicas": replicas}, level="quick", **headroom)
+    said = " ".join(terminal_view(evaluation_document(evaluation)).split())
+    assert said.startswith("Meets the SLO: ")
+    assert "All replicas serve in these figures; none is kept as a spare." in said
+    assert need in said
+    best = "Cheapest fleet found by formula with 1 spare replica in every pool: 2 colocated replicas of 1 H100 GPU"
+    assert f"{best} for $7.98/h, {cheapest}" in said
+
+
+def test_gpus_that_are_billed_with_their_node_stand_below_the_fleet(short_runs: None, tmp_path: Path) -> None:
+    evaluation = evaluated(tmp_path, POOL, accelerators=[{"name": "H100", "billing": "node"}])
+    said = " ".join(terminal_view(evaluation_document(evaluation)).split())
+    assert " Whole nodes are billed: 2 H100 (8 billed, 2 used) GPUs. " in said
+    assert "the fleet needs 1 × colocated-1 (now 2), for $31.92/h in all (the same price)." in said
+
+
 def test_one_with_a_pool_that_others_can_replace_is_told_so(short_runs: None, tmp_path: Path) -> None:
     evaluation = evaluated(tmp_path, POOL, POOL | {"replicas": 2, "tensor_parallel": 4})
     assert [(pool.replicas, pool.needed) for pool in evaluation.provisioning.pools] == [(2, 1), (2, 0)]

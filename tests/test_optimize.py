@@ -186,6 +186,8 @@ class TestNoFleet:
         most = re.search(said, plan.binding[0].sentence)
         best = optimize(given(20.0, offers=stock, objective=Objective(Goal.MAX_GOODPUT)))
         assert best.goodput_rps < float(most[1]) < 20.0 * best.goodput_rps
+        spared = optimize(given(60.0, offers=stock, constraints=Constraints(spare_replicas=1)))
+        assert re.search(said.replace(r"\.$", r" with 1 spare replica in every pool\.$"), spared.binding[0].sentence)
         (nearest,) = plan.alternatives
         assert (nearest.simulated, nearest.confirmation) == (True, 1)
         enough = (offer("H100", inventory=int(plan.binding[0].used)),)

@@ -81,6 +81,7 @@ MEETS = simulated(BASE).simulation
 SLOW = having(NONE.binding[0], constraint="ttft", where="default", unit="s", used=0.06, limit=0.02)
 STATES: dict[str, Plan] = {
     "a floor": FLOORED,
+    "a floor of fleets with spares": with_inputs(FLOORED, constraints={"headroom": {"replicas": 1}}),
     "a floor, and no cheaper fleet of one or two pools": having(FLOORED, gap=0.0, status=Status.OPTIMAL),
     "a floor far below": having(FLOORED, gap=0.388, bound_usd_per_hour=30.0),
     "at the floor": having(gap=0.0, status=Status.OPTIMAL, floor_usd_per_hour=49.08, bound_usd_per_hour=49.08),

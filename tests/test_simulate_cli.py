@@ -79,6 +79,22 @@ def test_a_run_that_ends_before_the_fleet_is_full_says_so(plan_file: Path, capsy
     assert said == {"100": True, "2000": False}
 
 
+def test_a_plan_runs_without_its_spares_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workload = tiny(tmp_path, constraints={"headroom": {"replicas": 2}})
+    assert run(["-q", "optimize", *QUICK, str(workload), "-o", str(tmp_path / "plan")]) == 0
+    floor = "can cost less than $11.97/h with 2 spare replicas in every pool."
+    assert floor in " ".join(capsys.readouterr().out.split())
+    assert run(["simulate", str(tmp_path / "plan" / "plan.json"), "--requests", "2000"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The 2 spare replicas are idle in these figures." in said
+    assert " 1 (+2 spare) " in said
+    assert run(["evaluate", str(tmp_path / "plan" / "plan.json"), "--effort", "none"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "(2 spare)" in said
+    assert "The 2 spare replicas are idle in these figures." in said
+    assert "Apart from the spares, every pool has one replica." in said
+
+
 def answer(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
     """What `pdplan simulate --json` says, less its CPU time."""
     run(["simulate", *map(str, arguments), "--json"])

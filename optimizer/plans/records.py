@@ -402,7 +402,7 @@ class CheaperFleets(Record):
 
 
 class PoolNeed(Record):
-    """Replicas of a pool that run, and those that are needed."""
+    """Replicas of a pool that run, and those that are needed: of a fleet file with the spares that are asked for."""
 
     pool: str
     replicas: Degree

@@ -19,7 +19,7 @@ from costmodel.engine import Role
 from costmodel.engine_arrays import ACTIVATION_DTYPE
 from costmodel.errors import InputError
 from costmodel.metric import Metric
-from costmodel.words import dearer, dollars, join_words, percentage, plural
+from costmodel.words import dearer, dollars, join_words, percentage, plural, spares_words
 from costmodel.workload import scale_rate
 from optimizer.fleets.build_plan import LIMIT_UNITS, amount, binding, engine_pools, fleet_bindings
 from optimizer.fleets.evaluate import evaluate, holds_at
@@ -223,7 +223,8 @@ def describe_impossible(instance: Instance, effort: Effort) -> Miss:
         return miss
     worst, *other_shortfalls = miss.shortfalls
     rate = share * instance.problem.workload.request_rate
-    most = f"No fleet of at most {limits} can serve more than {rate:.3g} req/s."
+    with_spares = spares_words(instance.problem.constraints.spare_replicas)
+    most = f"No fleet of at most {limits} can serve more than {rate:.3g} req/s{with_spares}."
     return replace(
         miss, shortfalls=[worst.model_copy(update={"sentence": f"{worst.sentence} {most}"}), *other_shortfalls]
     )

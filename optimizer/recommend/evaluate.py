@@ -125,6 +125,7 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
 
     Replicas are doubled until it does, HALVINGS times at most (beyond that engines lack speed), and at twice the rate
     once more; then taken from one pool after the other, the dearest first, by bisection, until none can spare any.
+    The spares that the workload asks for come on top, unless they are idle in the fleet already.
     own: the verdict on the fleet as it is.
     """
     pools = subject.fleet.pools
@@ -150,15 +151,19 @@ def _provisioning(bench: Bench, subject: Subject, own: Verdict | None = None) ->
     while needed_replicas != before:
         before = needed_replicas
         needed_replicas = fewest_replicas(before, prices, holds, subject.least)
+    spares = subject.instance.problem.constraints.spare_replicas
+    bought = tuple(
+        count and count + max(spares - pool.spares, 0) for pool, count in zip(pools, needed_replicas, strict=False)
+    )
     less = [(pool.name, index) for index, pool in enumerate(pools) if needed_replicas and needed_replicas[index] > 1]
     return Provisioning(
         rate_rps=subject.instance.problem.workload.request_rate * bench.volume,
         stated=judged("as stated", start),
         pools=[
             PoolNeed(pool=pool.name, replicas=pool.replicas, needed=count)
-            for pool, count in zip(pools, needed_replicas, strict=False)
+            for pool, count in zip(pools, bought, strict=False)
         ],
-        cost_usd_per_hour=fleet_cost(subject.instance, subject.resize(needed_replicas)) if needed_replicas else None,
+        cost_usd_per_hour=fleet_cost(subject.instance, subject.resize(bought)) if bought else None,
         one_replica_fewer=[
             judged(
                 f"{name}: one replica fewer",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from costmodel.words import dearer, join_words, plural
+from costmodel.words import dearer, join_words, plural, spares_words
 from optimizer.plans.plan import Alternative, FleetEvaluation, Plan, Status
 from optimizer.plans.records import Outcome, Provisioning
 from reports import fleets, question, slos, verdict
@@ -74,7 +74,7 @@ def plan_page(plan: Plan, document: Document | None = None) -> str:
 def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
     more = len(fleets.alternative_groups(plan)) - 1 - len(_alternative_rows(plan, brief=True))
     return (
-        Section(table=fleets.fleet_table(plan)),
+        Section(table=fleets.fleet_table(plan), notes=said(fleets.billed_sentence(plan))),
         Section(table=slos.brief_slo_table(plan), notes=said(_risk_sentence(plan), slos.unserved_sentence(plan))),
         plan_details.front_section(plan),
         _alternatives(plan, brief=True),
@@ -84,6 +84,7 @@ def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
                     said(
                         verdict.proof_sentence(plan),
                         verdict.goodput_sentence(plan),
+                        verdict.spares_sentence(plan),
                         verdict.waste_sentence(plan),
                         verdict.prefix_sentence(plan),
                         plan_details.deploy_sentence(plan, runs),
@@ -127,6 +128,7 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
                 verdict.disaggregation_sentence(plan),
                 verdict.proof_sentence(plan),
                 verdict.growth_sentence(plan),
+                verdict.spares_sentence(plan),
                 verdict.volume_sentence(plan),
                 verdict.waste_sentence(plan),
                 verdict.only_replica_sentence(plan),
@@ -393,8 +395,11 @@ def _needs_words(provisioning: Provisioning, plan: Plan) -> str:
         for pool in provisioning.pools
     ]
     cost, own = provisioning.cost_usd_per_hour or 0.0, plan.cost_usd_per_hour or 1.0
-    more_usd = f"{'-' if cost < own else '+'}{hourly(abs(cost - own))}, {signed_percent(cost / own - 1.0)}"
-    spares = " beside the spares" if any(pool.spare_replicas for pool in plan.pools) else ""
+    more_usd = "the same price"
+    if abs(cost - own) > SAME_PRICE * own:
+        more_usd = f"{'-' if cost < own else '+'}{hourly(abs(cost - own))}, {signed_percent(cost / own - 1.0)}"
+    is_idle = any(pool.spare_replicas for pool in plan.pools)
+    spares = " beside the spares" if is_idle else spares_words(question.spare_replicas(plan))
     return f"the fleet needs {join_words(pools)}{spares}, for {hourly(cost)} in all ({more_usd})"
 
 
@@ -410,7 +415,7 @@ def twice_sentence(evaluation: FleetEvaluation) -> str:
     at, goals = f"At twice the traffic ({rate(twice.rate_rps)}) the fleet", "its SLO" + "s" * (len(plan.classes) > 1)
     needs = _needs_words(twice, plan) if twice.pools else _nothing_helps(twice)
     if twice.stated.held:
-        return f"{at} meets {goals} too {result}.{f' At that rate, {needs}.' if twice.spare else ''}"
+        return f"{at} meets {goals} too {result}.{f' At that rate, {needs}.' if twice.spare or twice.missing else ''}"
     verb = "is not shown to meet" if twice.stated.outcome is Outcome.UNDECIDED else "misses"
     return f"{at} {verb} {goals} {result}. {capital(needs)}."
 
@@ -426,11 +431,11 @@ def cheapest_sentence(evaluation: FleetEvaluation) -> str:
     if not question.has_fleet(best) or evaluation.saving_usd_per_hour is None:
         return f"Cheapest fleet: none. {verdict.no_fleet_headline(best)}"
     saving = evaluation.saving_usd_per_hour
-    basis = "" if best.simulated else " by formula"
+    basis = ("" if best.simulated else " by formula") + spares_words(question.spare_replicas(best))
     fleet = f"{fleets.fleet_words(best)} for {hourly(best.cost_usd_per_hour)}"
     if abs(saving) <= SAME_PRICE * cost:
         return f"Cheapest fleet found{basis}: {fleet}, the same price."
-    if saving < 0.0 and evaluation.outcome is Outcome.MEETS:
+    if saving < 0.0 and evaluation.outcome is Outcome.MEETS and not evaluation.provisioning.missing:
         return f"Cheapest fleet: this one; the search found{basis} {fleet}."
     change = signed_percent(-saving / cost)
     if saving < 0.0:

@@ -36,7 +36,7 @@ from reports.text import (
     si,
     significant,
 )
-from reports.verdict import deciding_words, requests_to_decide, result_words, strain_words
+from reports.verdict import deciding_words, requests_to_decide, result_words, spares_sentence, strain_words
 
 from .plan_charts import curve_chart
 
@@ -108,8 +108,9 @@ def _basis_sentences(simulation: Simulated) -> tuple[str, ...]:
         precision += " and takes too many requests"
     return said(
         f"{clean(simulation.plan.name, 30)}: {requests} at {rate(judgement.rate)}, {source_words(simulation)}.",
-        f"The first 10 % of each run{drawn} are warm-up and not counted. The 95 % intervals of shares end at most "
-        f"{points(percent(width).removeprefix('<'), 'percentage point')} from them{precision}.",
+        f"The first 10 % of each run{drawn} are warm-up and not counted. Shares are known to within "
+        f"{points(percent(width).removeprefix('<'), 'percentage point')} (95 % interval){precision}.",
+        spares_sentence(simulation.plan),
         too_short,
     )
 
@@ -225,13 +226,14 @@ def _pools(simulation: Simulated) -> Table:
         Column("power", "right", optional=True),
         Column("most running", "right", optional=True),
     )
-    rows = []
+    rows, spares = [], {pool.id: pool.spare_replicas for pool in simulation.plan.pools}
     for pool in simulation.use.pools:
+        replicas = count(pool.engines) + (f" (+{spares[pool.name]} spare)" if spares[pool.name] else "")
         shares = (pool.utilization, pool.mfu, pool.mbu)
         memory = f"{percent(pool.kv_occupancy)} / {percent(pool.kv_peak)}"
         events = (pool.preemptions, pool.preemption_rate), (pool.rejected, pool.rejection_rate)
         refusals = (f"{count(number)} ({percent(share)})" if number else "0" for number, share in events)
-        cells = clean(pool.name, 20), count(pool.engines), *map(percent, shares), memory, *refusals
+        cells = clean(pool.name, 20), replicas, *map(percent, shares), memory, *refusals
         rows.append((*cells, si(pool.power, "W"), count(pool.peak_running)))
     return table_of(columns, rows)
 
