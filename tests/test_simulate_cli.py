@@ -155,7 +155,7 @@ def test_a_fleet_that_misses_under_strain_is_told_so_by_simulate_and_by_evaluate
     assert run(["simulate", str(plan_file), "--requests", "8000"]) == 3
     said = " ".join(capsys.readouterr().out.split())
     assert reason in said
-    assert re.search(r"The 95 % intervals of shares end at most [\d.]+ percentage points? from them\.", said)
+    assert re.search(r"Shares are known to within [\d.]+ percentage points? \(95 % interval\)\.", said)
     assert ("Misses the SLO of " in said and ", though " in said) == (verdict == "misses")
     day = ["simulate", str(plan_file), "--requests", "8000", "--diurnal", "1,0.5"]
     assert run(day) == 0  # not at one rate

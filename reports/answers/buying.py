@@ -303,8 +303,8 @@ def cheapest_rent(purchase: BuyingPlan, offer: int) -> tuple[float, str]:
     most, prices = int(purchase.levels.most[:, offer].max()), [(rents(purchase)[offer], "on demand")]
     spots = [(item.running, item.spot) for item in purchase.terms.contracts if item.offer == offer and item.spot]
     if most:
-        rented = f"on spot (with the spares for {plural(most, 'GPU')})"
-        prices += [(usd * int(gpus_to_rent(most, spot)[most]) / most, rented) for usd, spot in spots]
+        way = f"on spot (with the spares for {plural(most, 'GPU')})"
+        prices += [(usd * int(gpus_to_rent(most, spot)[most]) / most, way) for usd, spot in spots]
     return min(prices)
 
 
@@ -315,7 +315,7 @@ def deciding_sentences(purchase: BuyingPlan) -> list[str]:
         contracts = [item for item in purchase.terms.contracts if item.committed and item.offer == offer]
         if not contracts:
             continue
-        price, rented = cheapest_rent(purchase, offer)
+        price, way = cheapest_rent(purchase, offer)
         best = min(contracts, key=lambda item: least_use(item, price, months))
         share = least_use(best, price, months)
         pays = f"pays if used for more than {percent(share)} of the hours" if share < 1.0 else "never pays"
@@ -323,7 +323,7 @@ def deciding_sentences(purchase: BuyingPlan) -> list[str]:
         label = "A" if sentences else "What decides: a"
         sentences.append(
             f"{label} GPU{tier} in use all day costs {listed(hourly_price(best, months))} with "
-            f"{contract_name(purchase, best)}, {listed(price)} {rented}; the contract {pays}."
+            f"{contract_name(purchase, best)}, {listed(price)} {way}; the contract {pays}."
         )
     return sentences
 
@@ -333,8 +333,10 @@ def pays_sentences(purchase: BuyingPlan) -> list[str]:
     offers = {item.offer: _card(purchase, item) for item in purchase.terms.contracts if item.committed}
     if not offers:
         return []
-    rented = (cheapest_rent(purchase, offer) for offer in offers)
-    prices = [f"{listed(price)} {how} for {card}" for card, (price, how) in zip(offers.values(), rented, strict=True)]
+    rents_by_offer = (cheapest_rent(purchase, offer) for offer in offers)
+    prices = [
+        f"{listed(price)} {how} for {card}" for card, (price, how) in zip(offers.values(), rents_by_offer, strict=True)
+    ]
     return [f"Pays: costs less than the cheapest rent, {join_words(prices)}."]
 
 
