@@ -73,6 +73,7 @@ def plan_page(plan: Plan, document: Document | None = None) -> str:
 
 def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
     more = len(fleets.alternative_groups(plan)) - 1 - len(_alternative_rows(plan, brief=True))
+    is_stated = plan.status is Status.STATED  # its evaluation says it beside the advice
     return (
         Section(table=fleets.fleet_table(plan)),
         Section(table=slos.brief_slo_table(plan), notes=said(_risk_sentence(plan), slos.unserved_sentence(plan))),
@@ -86,6 +87,8 @@ def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
                         verdict.goodput_sentence(plan),
                         verdict.waste_sentence(plan),
                         verdict.prefix_sentence(plan),
+                        plan_details.prefix_router_sentence(plan, runs),
+                        verdict.router_sentence(plan) if plan.prefix_cache and not is_stated else "",
                         plan_details.deploy_sentence(plan, runs),
                         f"-v shows {plural(more, 'more alternative')}." if more > 0 else "",
                     )
@@ -131,6 +134,7 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
                 verdict.waste_sentence(plan),
                 verdict.only_replica_sentence(plan),
                 verdict.prefix_sentence(plan),
+                plan_details.prefix_router_sentence(plan, runs),
                 verdict.router_sentence(plan),
                 verdict.precision_sentence(plan),
                 verdict.speculation_sentence(plan),
