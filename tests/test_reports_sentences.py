@@ -127,6 +127,8 @@ STATES: dict[str, Plan] = {
     "no fleet, for an inventory of whole nodes": by_node(NONE),
     "no fleet, for a latency": having(NONE, binding=[SLOW]),
     "a relaxed limit that an option set": with_command(NONE, "pdplan optimize a.yaml --set constraints.budget=$9/h"),
+    "no fleet, for the budget alone": having(NONE, binding=NONE.binding[:1]),
+    "no fleet, for either of two limits": having(NONE, alternatives=NONE.alternatives * 2),
     "no fleet found": having(NONE, status=Status.TIME_LIMIT),
     "no fleet, and nothing in the way": having(NONE, binding=[], alternatives=[]),
     "a nearest miss, simulated": having(NONE, alternatives=[having(row, simulated=True) for row in NONE.alternatives]),
