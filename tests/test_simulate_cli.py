@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from costmodel.simulator.metrics import Overload
+from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.verification.bench import Slice
 from optimizer.verification.judge import Judgement, judge_runs
-from optimizer.verification.simulated_plan import GOODPUT_RUNS, LOADS, SimulationRequest
+from optimizer.verification.simulated_plan import GOODPUT_RUNS, LOADS, SimulationRequest, replay
+from pdplan.api import read_plan
 from pdplan.cli import run
 from reports.text import rate
 from tests.running import QUICK, tiny
@@ -239,3 +241,12 @@ def test_a_trace_is_replayed(
     trace.write_text("\n".join(["arrival_s,isl,osl", *lines]) + "\n", "utf-8")
     assert run(["simulate", str(plan_file), "--trace", str(trace), *options]) == 0
     assert sentence in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_trace_of_as_many_requests_as_are_asked_for_is_known_to_have_no_more(plan_file: Path, tmp_path: Path) -> None:
+    """Where it does not decide, no number of --requests is proposed that it lacks."""
+    plan, trace = read_plan(plan_file), tmp_path / "log.csv"
+    trace.write_text("\n".join(["arrival_s,isl,osl", *LINES]) + "\n", "utf-8")
+    instance, fleet = fleet_of_plan(plan)
+    said = [replay(instance, fleet, SimulationRequest(len(LINES) - less, trace=trace)) for less in (0, 1)]
+    assert [(item[0].trace.size, item[2]) for item in said] == [(len(LINES), True), (len(LINES) - 1, False)]
