@@ -15,6 +15,7 @@ from reports.text import (
     MISSING,
     capital,
     clean,
+    goal_percent,
     hourly,
     moment,
     money,
@@ -180,7 +181,7 @@ def _tiles(plan: Plan) -> Facts:
     return (
         (hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
         *(((money(per_token), "; ".join(said(rate_words, verdict.day_price_words(plan)))),) if per_token else ()),
-        (slos.met_words(worst, plan), f"{of} meet the SLO; {percent(worst.attainment_goal)} is asked"),
+        (slos.met_words(worst, plan), f"{of} meet the SLO; {goal_percent(worst.attainment_goal)} is asked"),
         (rate(plan.goodput_rps), f"goodput; the demand is {rate(plan.demand_rps)}"),
     )
 

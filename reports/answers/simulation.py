@@ -28,6 +28,7 @@ from reports.text import (
     count,
     duration,
     durations,
+    goal_percent,
     is_number,
     percent,
     percent_beside,
@@ -175,7 +176,7 @@ def _class_rows(simulation: Simulated, number: int, metrics: Sequence[Metric]) -
     is_overloaded = number in simulation.judgement.late
     rows = [
         [clean(item.name, 30), "", "", *[""] * len(metrics)],
-        ["  goal", percent(item.attainment_goal), "", *limits],
+        ["  goal", goal_percent(item.attainment_goal), "", *limits],
         ["  simulated", *_attained(item, metrics, labels, is_overloaded=is_overloaded)],
     ]
     if formula is not None and not formula.stable:
