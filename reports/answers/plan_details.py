@@ -135,7 +135,7 @@ def _simulated_table(plan: Plan, fleets: Sequence[SimulatedFleet]) -> Table:
         shares = [f"{clean(case.name, 20)} " * (len(cases) > 1) + percent(case.attainment) for case in cases]
         rows.append((name, fleet_line(pools, limits=True), hourly(usd), extra, *times, ", ".join(shares), outcome))
     at, labels = goal_words(plan.classes), [METRICS[metric].label for metric in worst_tails((), plan.classes)]
-    columns = ("fleet", Column(FLEET_WITH_LIMITS, shrink=True, lines=6), "#price", "#extra")
+    columns = ("fleet", Column(FLEET_WITH_LIMITS, shrink=True, lines=12), "#price", "#extra")
     tones = ["chosen" * (name == "recommended") for _, name, *_ in fleets]
     return table_of((*columns, *(f"#{label} {at}" for label in labels), "#SLO met", "outcome"), rows, tones)
 
