@@ -365,7 +365,10 @@ def miss_sentences(plan: Plan) -> list[str]:
             lifted = miss.label if miss.label.startswith("without ") else f"without {limit}"
             change = f"if {limit} {verb} relaxed as below" if looser else lifted
             share = f"{percent(miss.attainment)} of requests, {basis}"
-            sentences.append(f"Cheapest fleet {change}: {pools}{price}; it would meet the SLO ({share}).")
+            # beyond limits on GPUs and power the search takes the fleet that needs the least of them, not the cheapest
+            by_cost = looser or {binding.constraint for binding in violated(plan)} == {"budget"}
+            word = "Cheapest" if by_cost else "Nearest"
+            sentences.append(f"{word} fleet {change}: {pools}{price}; it would meet the SLO ({share}).")
             continue
         reasons = [why_not_sentence(miss)] if number or not violated(plan) else [met]
         sentences.append(" ".join(filter(None, (f"{opening}: {pools}{price}.", *reasons))))

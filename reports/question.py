@@ -303,9 +303,13 @@ def enough_as_shown(used: float, unit: str) -> float:
 
 
 def relaxed_settings(plan: Plan) -> dict[str, str]:
-    """The values by dotted path that make the nearest miss a fleet; empty where no single value of the file does it."""
+    """The values by dotted path that make the nearest miss a fleet; empty where no single value of the file does it.
+
+    Of limits that are each enough alone, which have a nearest fleet each, the one that has to give least.
+    """
     settings: dict[str, str] = {}
-    for limit in violated(plan):
+    is_any_enough = sum(row.kind == "nearest_miss" for row in plan.alternatives) > 1
+    for limit in violated(plan)[-1 if is_any_enough else 0 :]:
         if not is_number(limit.used):
             return {}
         enough = enough_as_shown(limit.used, limit.unit)

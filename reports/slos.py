@@ -12,7 +12,7 @@ from optimizer.plans.plan import ClassResult, Plan
 from optimizer.plans.records import ClassJudgement, ClassLatencies, Outcome, Quantiles, Range, SimulatedClass
 
 from .document import Column, Table, table_of, without_empty
-from .text import MISSING, clean, duration, percent, percent_beside, significant
+from .text import MISSING, clean, duration, goal_percent, percent, percent_beside, significant
 
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 TONES: Final = dict(zip(METRICS, ("prefill", "decode", "colocated", "other", "olive", "pink"), strict=False))
@@ -179,7 +179,7 @@ def met_words(item: ClassResult, plan: Plan) -> str:
 
 def _met_cells(item: ClassResult, plan: Plan) -> tuple[str, ...]:
     """How many requests of a class meet the SLO, its goal and, of several classes, its share of all requests."""
-    return (met_words(item, plan), percent(item.attainment_goal), percent(item.share))[: len(_met_columns(plan))]
+    return (met_words(item, plan), goal_percent(item.attainment_goal), percent(item.share))[: len(_met_columns(plan))]
 
 
 def slo_table(plan: Plan) -> Table:

@@ -179,6 +179,15 @@ def percent(share: float | None) -> str:
     return "<0.1 %" if 0 < share < 0.0005 else percentage(share, 1)
 
 
+def goal_percent(goal: float) -> str:
+    """Write the share that an SLO asks for as it was stated: what is rounded up could not be met.
+
+    >>> goal_percent(0.95), goal_percent(0.99999), goal_percent(0.9995)
+    ('95 %', '99.999 %', '99.95 %')
+    """
+    return percentage(goal, 6)
+
+
 def points(text: str, noun: str = "point") -> str:
     """A percentage, or a difference of two, as percentage points.
 

@@ -25,6 +25,7 @@ from .text import (
     clean,
     count,
     duration,
+    goal_percent,
     hourly,
     is_number,
     money,
@@ -119,7 +120,7 @@ def risk_sentence(plan: Plan, label: str = "Risk", subject: str = "this fleet") 
     classes = [item for item in plan.classes if item.error_bars is not None]
     shares = [
         f"{percent(item.error_bars.attainment.low)} of {requests_of(item.name, plan.classes)} "
-        f"({percent(item.attainment_goal)} asked)"
+        f"({goal_percent(item.attainment_goal)} asked)"
         for item in classes
         if item.error_bars is not None and not item.error_bars.attainment.low >= item.attainment_goal
     ]
@@ -208,7 +209,7 @@ def result_words(
 ) -> str:
     """The verdict with the share of the only class that meets its SLO, or of the tightest of several."""
     verdict, goal = VERDICTS[outcome], worst.attainment_goal
-    share = f"{percent_beside(worst.attainment, goal)} of requests ({percent(goal)} asked)"
+    share = f"{percent_beside(worst.attainment, goal)} of requests ({goal_percent(goal)} asked)"
     if outcome is Outcome.MISSES and worst.attainment >= goal:  # by a further test, or by queues that grow
         name = "" if len(classes) == 1 else f" of {clean(worst.name, 30)}"
         return f"Misses the SLO{name}, though {share} meet it"
@@ -342,7 +343,7 @@ def router_sentence(plan: Plan) -> str:
 def kept_by_requests(simulation: Simulation, row: JudgedFleet) -> str:
     """The share of the tightest class that meets the SLO behind a least-requests router."""
     name, share, goal = tightest(row.attainment, simulation.classes)
-    return f"{percent_beside(share, goal)} of {requests_of(name, simulation.classes)} ({percent(goal)} asked)"
+    return f"{percent_beside(share, goal)} of {requests_of(name, simulation.classes)} ({goal_percent(goal)} asked)"
 
 
 def gap_of_any_fleet(plan: Plan) -> float | None:

@@ -547,5 +547,6 @@ def _column(role: str, column: str | None, names: Sequence[str], where: str) -> 
         unnamed = f"{where}: no column was recognized as {role} among {name_list(map(shown, names))}"
         in_yaml = ", ".join(f"{key}: {name}" for key, name in pairs)
         as_option = ",".join(f"{key}={name}" for key, name in pairs)
-        raise InputError(f"{unnamed}; name it, e.g. columns: {{{in_yaml}}} or --columns {as_option}")
+        ways = f"columns: {{{in_yaml}}} in a workload file or pdplan workload --columns {as_option}"
+        raise InputError(f"{unnamed}; name it, e.g. {ways}; simulate takes known names alone")
     return name_of

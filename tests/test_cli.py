@@ -198,6 +198,9 @@ def test_the_catalogs_models_are_understood_as_they_were() -> None:
     assert_golden("models", within("models").stdout)
     page = within("models", "DeepSeek-V4-Flash").stdout
     assert "fp8, attention and feed_forward; mxfp4, experts" in page
+    for name, checkpoint in (("qwen2.5-32b", "Qwen/Qwen2.5-32B-Instruct"), ("Qwen/Qwen2.5-32B", "Qwen/Qwen2.5-32B")):
+        assert f"served as     {checkpoint}\n" in within("models", name).stdout
+    assert "A name without its owner may mean the checkpoint for chats" in within("models", "qwen2.5").stdout
 
 
 def test_estimate_prints_one_engine() -> None:

@@ -129,6 +129,20 @@ def test_an_earlier_plan_says_of_its_pools_what_it_said_and_nothing_more() -> No
     assert Plan.model_validate_json(json_text(record_of(plan))) == plan
 
 
+def test_the_front_has_whole_fleets_in_a_narrow_column() -> None:
+    plan = parse_plan(BEFORE.read_bytes())
+    simulation = plan.simulation
+    point = simulation.tuning.front[0]
+    wide = point.pools[0].model_copy(update={"accelerator": "RTX-4090", "weight_dtype": "int4", "replicas": 3})
+    pools = [wide.model_copy(update={"role": role}) for role in ("prefill", "decode", "colocated")]
+    costly = point.model_copy(update={"pools": pools, "cost_usd_per_hour": 2.0 * plan.cost_usd_per_hour, "tail": 0.9})
+    tuning = simulation.tuning.model_copy(update={"front": [costly]})
+    plan = plan.model_copy(update={"simulation": simulation.model_copy(update={"tuning": tuning})})
+    table = text_of(plan, width=80, color=False).partition("What a dollar more buys")[2].partition("Latencies are")[0]
+    assert "RTX-4090" in table
+    assert "…" not in table
+
+
 @pytest.mark.parametrize(
     ("words", "said"), [(["report"], "only H100"), (["simulate", "--requests", "2000"], "Meets the SLO: ")]
 )

@@ -41,6 +41,7 @@ from optimizer.loads.instance import Instance, make_flows, make_instance
 from optimizer.plans.plan import parse_plan
 from optimizer.plans.records import ALIKE
 from optimizer.recommend.changed_problem import tier_warnings
+from optimizer.recommend.optimize import UNSIMULATED_SESSIONS
 from optimizer.verification.demand import simulated_trace
 from optimizer.verification.judge import hit_share
 from optimizer.verification.simulated_plan import judge
@@ -357,3 +358,14 @@ def test_a_tier_is_planned_proven_explained_and_deployed(short_runs: None, folde
     done = within("deploy", folder / "with" / "plan.json", "-o", folder / "files")
     assert done.returncode == 0, done.stderr
     assert any("--kv-offloading-size" in path.read_text("utf-8") for path in (folder / "files" / "pools").iterdir())
+
+
+def test_the_warning_of_sessions_says_in_both_directions_what_was_measured() -> None:
+    """Share within the SLO by formula less that in simulation, over the plans of the table [percentage points]."""
+    page = (Path(__file__).resolve().parent.parent / "docs/appendix/verification.md").read_text("utf-8")
+    table = page.partition("## Plans for sessions")[2].partition("## ")[0]
+    cells = [line.split("|")[3:6] for line in table.splitlines() if "%, hits" in line]
+    shares = [[float(cell.strip(" >").partition(" %")[0]) for cell in row] for row in cells]
+    errors = [formula - simulated for formula, *runs in shares for simulated in runs]
+    assert len(shares) == 6
+    assert f"up to {max(errors):.0f} points too high or up to {-min(errors):.0f} points" in UNSIMULATED_SESSIONS

@@ -53,6 +53,14 @@ def tier(read: float) -> Plan:
     return having(with_inputs(BASE, **sections), prefix_cache=cache, simulation=None)
 
 
+def session(target: str | None) -> Plan:
+    """The plan of sessions on colocated replicas, by formula, for a target; None: any."""
+    load = BASE.provenance.inputs["workload"] | {"sessions": {}}
+    plan = with_inputs(TOGETHER, workload=load, constraints={"balancing": "least-tokens"}, target=target)
+    cache = PrefixCache(at_best=0.9, sustained=0.8, read=0.0, keeps_s=60.0)
+    return having(plan, pools=[having(TOGETHER.pools[0], replicas=2)], prefix_cache=cache, simulation=None)
+
+
 def sensitive(more: float) -> Plan:
     """The plan that costs so much more than the fleet whose sensitivity is told."""
     plan = with_sensitivity(BASE)
@@ -115,9 +123,13 @@ STATES: dict[str, Plan] = {
     "a KV cache tier": tier(0.549),
     "a KV cache tier of no use": tier(0.0),
     "a KV cache of an overloaded fleet": crowded(tier(0.0)),
+    "sessions that need a router by prefix": session(None),
+    "sessions planned for the router of the target": session("vllm"),
     "no fleet, for an inventory of whole nodes": by_node(NONE),
     "no fleet, for a latency": having(NONE, binding=[SLOW]),
     "a relaxed limit that an option set": with_command(NONE, "pdplan optimize a.yaml --set constraints.budget=$9/h"),
+    "no fleet, for the budget alone": having(NONE, binding=NONE.binding[:1]),
+    "no fleet, for either of two limits": having(NONE, alternatives=NONE.alternatives * 2),
     "no fleet found": having(NONE, status=Status.TIME_LIMIT),
     "no fleet, and nothing in the way": having(NONE, binding=[], alternatives=[]),
     "a nearest miss, simulated": having(NONE, alternatives=[having(row, simulated=True) for row in NONE.alternatives]),

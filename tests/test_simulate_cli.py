@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from costmodel.simulator.metrics import Overload
+from optimizer.fleets.build_plan import fleet_of_plan
 from optimizer.verification.bench import Slice
 from optimizer.verification.judge import Judgement, judge_runs
-from optimizer.verification.simulated_plan import GOODPUT_RUNS, LOADS, SimulationRequest
+from optimizer.verification.simulated_plan import GOODPUT_RUNS, LOADS, SimulationRequest, replay
+from pdplan.api import read_plan
 from pdplan.cli import run
 from reports.text import rate
 from tests.running import QUICK, tiny
@@ -38,8 +40,9 @@ def test_simulate_prints_the_table_and_writes_the_files(
     arguments = ["simulate", str(plan_file), "--requests", "2000", "--csv", str(rows), "--timeline", str(steps)]
     assert run([*arguments, "--html", str(page)]) == 0
     assert "<h1>Meets every SLO: " in page.read_text("utf-8")
-    said = capsys.readouterr().out
+    said, narration = capsys.readouterr()
     assert said.startswith("Meets every SLO: ")
+    assert re.search(r"simulated in 0\.0*[1-9]|simulated in [1-9]", narration)
     assert " at 6 req/s (95 % interval " in " ".join(said.split())
     lines = said.splitlines()
     goals = [i for i, line in enumerate(lines) if " goal " in line and "≤" in line]
@@ -49,6 +52,7 @@ def test_simulate_prints_the_table_and_writes_the_files(
     assert "e2e p50/p90/p99" in told
     assert "≤ 60 s" in told
     assert "Longest gap between tokens of fast" in told
+    assert re.search(r"output tokens/s without the first and the last tenth\. .* Energy over the whole run: ", told)
     table = list(csv.DictReader(rows.read_text("utf-8").splitlines()))
     assert len(table) == 2000
     assert {row["slo_class"] for row in table} == {"fast", "slow"}
@@ -258,4 +262,15 @@ def test_a_trace_is_replayed(
     trace = tmp_path / "log.csv"
     trace.write_text("\n".join(["arrival_s,isl,osl", *lines]) + "\n", "utf-8")
     assert run(["simulate", str(plan_file), "--trace", str(trace), *options]) == 0
-    assert sentence in " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().out.split())
+    assert sentence in said
+    assert "last tenth" not in said
+
+
+def test_a_trace_of_as_many_requests_as_are_asked_for_is_known_to_have_no_more(plan_file: Path, tmp_path: Path) -> None:
+    """Where it does not decide, no number of --requests is proposed that it lacks."""
+    plan, trace = read_plan(plan_file), tmp_path / "log.csv"
+    trace.write_text("\n".join(["arrival_s,isl,osl", *LINES]) + "\n", "utf-8")
+    instance, fleet = fleet_of_plan(plan)
+    said = [replay(instance, fleet, SimulationRequest(len(LINES) - less, trace=trace)) for less in (0, 1)]
+    assert [(item[0].trace.size, item[2]) for item in said] == [(len(LINES), True), (len(LINES) - 1, False)]

@@ -76,8 +76,11 @@ UNCONFIRMED: Final = (
 )
 """Warning: the plan's fleet was simulated, but not confirmed on fresh requests."""
 
-UNSIMULATED_SESSIONS: Final = "Not simulated: for sessions, formulas overstate what a fleet can serve by up to 12 %."
-"""Warning: the plan is by formula, for sessions; docs/theory/roles.md has the measured error."""
+UNSIMULATED_SESSIONS: Final = (
+    "Not simulated: for sessions, formulas put the share of requests within the SLO up to 2 points too high or up to 9 "
+    "points too low."
+)
+"""Warning: the plan is by formula, for sessions; docs/appendix/verification.md has the measured error of six plans."""
 
 OUT_OF_TIME: Final = "The time limit stopped the search: with more time the answer may be another."
 """Warning: the plan depends on the speed of this machine."""

@@ -319,8 +319,10 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
     engines' max_model_len; and whether there are no more in the trace.
     """
     path, most = request.trace or Path(), instance.problem.workload.max_tokens
-    summary = read_trace(path, limit=request.run_requests, most_tokens=most)
-    rows, too_long = summary.rows, summary.too_long
+    summary = read_trace(
+        path, limit=request.run_requests + 1, most_tokens=most
+    )  # one more shows whether there are more
+    rows, too_long = summary.rows.pick(np.arange(min(len(summary.rows), request.run_requests))), summary.too_long
     least = max(int(SIMULATED_REQUESTS.low), PER_USER * (request.concurrency or 0))
     if len(rows) < least:
         fit = f" of at most {most:,} tokens" if too_long else ""
@@ -341,7 +343,7 @@ def replay(instance: Instance, fleet: Fleet, request: SimulationRequest) -> tupl
         pages = Pages(rows.hash_ids, rows.hash_counts, size)
         pages = pages.in_blocks(block_tokens(instance.problem.engine, instance.problem.model))
         demand = replace(demand, trace=replace(demand.trace, cached=None, tier=None, pages=pages))
-    return demand, remark, len(rows) + summary.dropped + too_long < request.run_requests
+    return demand, remark, len(summary.rows) + summary.dropped + too_long <= request.run_requests
 
 
 # --- what engines, classes and slots of a day did ---------------------------------------------------------------------

@@ -250,7 +250,7 @@ def models(console: Console, /, *, name: str | None, config: str | None, output:
     alike = [] if name is None or model_catalog.is_model(name) else model_catalog.names_with(name)
     if name is not None and not alike:
         entry = _model_entry(name)
-        return console.answer(_model_page(entry), entry)
+        return console.answer(_model_page(entry, name), entry)
     entries = [{"written": spelling} | _model_entry(spelling) for spelling in alike or model_catalog.model_names()]
     return console.answer(_model_list(entries, brief=bool(alike)), entries)
 
@@ -318,7 +318,11 @@ def _model_list(entries: Sequence[dict[str, Any]], *, brief: bool) -> Document:
         )
         rows.append(row)
     if brief:
-        return Document((), (Section(table=table_of(("name", "#params", "weights", "#context"), variants)),))
+        note = (
+            "A name without its owner may mean the checkpoint for chats: pdplan models NAME shows what it is served as."
+        )
+        table = table_of(("name", "#params", "weights", "#context"), variants)
+        return Document((), (Section(table=table, notes=(note,)),))
     columns = (
         "name",
         *("#params", "#active"),
@@ -356,13 +360,14 @@ def _weights(entry: dict[str, Any]) -> str:
     return "; ".join(f"{dtype}, {' and '.join(pieces)}" if pieces else dtype for dtype, pieces in formats)
 
 
-def _model_page(entry: dict[str, Any]) -> Document:
+def _model_page(entry: dict[str, Any], name: str) -> Document:
+    """name: as it was written: that of a checkpoint means that one."""
     from search_spaces.models import served_checkpoint
 
     kv = ", ".join(f"{dtype} {count(size)} B" for dtype, size in entry["kv_bytes_per_token"].items())
     late = ", ".join(f"{dtype} {_late(entry, dtype)} B" for dtype in entry["kv_bytes_per_token"])
     experts = f"{entry['experts_per_token']} of {entry['experts']} experts per token" if entry["experts"] else "dense"
-    checkpoint = served_checkpoint(entry["name"]) if entry["date"] else None
+    checkpoint = served_checkpoint(name) if entry["date"] else None
     sizes = entry["state_bytes_per_request"]
     state = ", ".join(f"{si(size, 'B')} ({engine})" for engine, size in sizes.items())  # as the engines keep it
     state = si(sizes["vllm"], "B") if len(set(sizes.values())) == 1 else state

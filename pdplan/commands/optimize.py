@@ -121,7 +121,7 @@ def optimize(console: Console, /, *, file: Path, output: Path | None, deploy: Pa
 
             console.show(record_of(stamped(plan_below_floor(problem), console.command)))
         raise
-    for warning in plan.warnings:
+    for warning in plan.warnings if console.json_only or not plan.pools else ():  # else the answer has them
         console.warn(warning)
     show_plan(console, plan, output)
     if deploy is not None and plan.pools:

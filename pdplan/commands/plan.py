@@ -28,7 +28,7 @@ from pdplan.options import (
     view_options,
     with_console,
 )
-from reports.text import clean, record_of
+from reports.text import clean, record_of, significant
 from search_spaces import bounds
 from search_spaces.bounds import ROUTER_SPELLINGS, ROUTERS, TARGET_NAMES, TARGET_SPELLINGS, Bounds
 
@@ -136,7 +136,7 @@ def simulate(
     with telling as progress:
         prepare(None if progress is None else lambda text: progress(text, 0.0))
         simulation = simulate_plan(plan, request, progress)
-    console.note(f"simulated in {simulation.cpu_seconds:.1f} CPU-seconds")
+    console.note(f"simulated in {significant(simulation.cpu_seconds, 2)} CPU-seconds")
     if timeline is not None:
         hint = "; open it at ui.perfetto.dev or chrome://tracing"
         console.write(timeline, timeline_json(simulation, window), hint=hint)

@@ -17,7 +17,7 @@ from optimizer.verification.judge import Judgement, pool_behind
 from reports.document import Column, Document, Section, Table, said, table_of
 from reports.question import again_command, by_node
 from reports.slos import MARKS, class_record
-from reports.text import MISSING, count, duration, hourly, money, percent, rate, signed_percent
+from reports.text import MISSING, count, duration, goal_percent, hourly, money, percent, rate, signed_percent
 from reports.verdict import deciding_words
 from search_spaces.bounds import RUN_REQUESTS
 from search_spaces.problem import Problem
@@ -198,7 +198,7 @@ def attainment_words(judgement: Judgement, pools: Sequence[str]) -> str:
     """Share of every class that meets its SLO, its goal, and the pool that falls behind; pools: those simulated."""
     several = len(judgement.classes) > 1
     shares = ", ".join(
-        f"{f'{case.name} ' * several}{percent(case.attainment)} (goal {percent(case.attainment_goal)})"
+        f"{f'{case.name} ' * several}{percent(case.attainment)} (goal {goal_percent(case.attainment_goal)})"
         for case in judgement.classes
     )
     late = behind(judgement, pools)

@@ -15,6 +15,7 @@ from reports.text import (
     MISSING,
     capital,
     clean,
+    goal_percent,
     hourly,
     moment,
     money,
@@ -73,6 +74,7 @@ def plan_page(plan: Plan, document: Document | None = None) -> str:
 
 def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
     more = len(fleets.alternative_groups(plan)) - 1 - len(_alternative_rows(plan, brief=True))
+    is_stated = plan.status is Status.STATED  # its evaluation says it beside the advice
     return (
         Section(table=fleets.fleet_table(plan), notes=said(fleets.billed_sentence(plan))),
         Section(table=slos.brief_slo_table(plan), notes=said(_risk_sentence(plan), slos.unserved_sentence(plan))),
@@ -87,6 +89,8 @@ def _brief(plan: Plan, runs: Deployable | None) -> tuple[Section, ...]:
                         verdict.spares_sentence(plan),
                         verdict.waste_sentence(plan),
                         verdict.prefix_sentence(plan),
+                        plan_details.prefix_router_sentence(plan, runs),
+                        verdict.router_sentence(plan) if plan.prefix_cache and not is_stated else "",
                         plan_details.deploy_sentence(plan, runs),
                         f"-v shows {plural(more, 'more alternative')}." if more > 0 else "",
                     )
@@ -133,6 +137,7 @@ def complete_sections(plan: Plan, runs: Deployable | None) -> tuple[Section, ...
                 verdict.waste_sentence(plan),
                 verdict.only_replica_sentence(plan),
                 verdict.prefix_sentence(plan),
+                plan_details.prefix_router_sentence(plan, runs),
                 verdict.router_sentence(plan),
                 verdict.precision_sentence(plan),
                 verdict.speculation_sentence(plan),
@@ -178,7 +183,7 @@ def _tiles(plan: Plan) -> Facts:
     return (
         (hourly(plan.cost_usd_per_hour), f"{monthly(plan.cost_usd_per_hour)} a month of 730 h"),
         *(((money(per_token), "; ".join(said(rate_words, verdict.day_price_words(plan)))),) if per_token else ()),
-        (slos.met_words(worst, plan), f"{of} meet the SLO; {percent(worst.attainment_goal)} is asked"),
+        (slos.met_words(worst, plan), f"{of} meet the SLO; {goal_percent(worst.attainment_goal)} is asked"),
         (rate(plan.goodput_rps), f"goodput; the demand is {rate(plan.demand_rps)}"),
     )
 

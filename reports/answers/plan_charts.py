@@ -26,6 +26,7 @@ from reports.text import (
     clean,
     count,
     duration,
+    goal_percent,
     hourly,
     in_words,
     is_number,
@@ -94,7 +95,7 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
                     charts.Series(hollow, symbol=f"hollow {tone}", tips=tips),
                 ),
                 title=f"{metric}, share of requests that are faster",
-                levels=((goal, "goal", f"goal {percent(goal)}"),),
+                levels=((goal, "goal", f"goal {goal_percent(goal)}"),),
                 uprights=((limit, "limit", f"limit {duration(limit)}", "limit"),),
             )
         )
@@ -108,7 +109,8 @@ def _distribution_chart(plan: Plan, item: ClassResult) -> Chart | None:
     ]
     return Chart(
         title=f"{name}: {', '.join(tails)}",
-        caption=f"Share of requests that are faster, simulated; hollow: by formula; dotted: the goal, {percent(goal)}.",
+        caption="Share of requests that are faster, simulated; hollow: by formula; dotted: the goal, "
+        f"{goal_percent(goal)}.",
         drawing=charts.draw_panels(panels),
         table=table_of(("latency", "#share", "#within", "#limit"), rows),
     )
@@ -203,8 +205,8 @@ def _length_chart(plan: Plan, item: ClassResult) -> Chart | None:
     rows = [(significant(r.isl), significant(r.osl), percent(r.share), percent(r.attainment)) for r in routes]
     return Chart(
         title=f"{name}: {below}; the lowest share is {percent(float(shares.min()))}",
-        caption=f"Cells: % of requests that meet the SLO, red below the goal. The goal, {percent(goal)}, is for all "
-        "lengths together; a cell may have several lengths.",
+        caption=f"Cells: % of requests that meet the SLO, red below the goal. The goal, {goal_percent(goal)}, is for "
+        "all lengths together; a cell may have several lengths.",
         drawing=charts.draw_heat_map(cells, "output tokens from", "input tokens from"),
         table=table_of(("#input tokens", "#output tokens", "#share of all", "#SLO met"), rows),
     )

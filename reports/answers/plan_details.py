@@ -29,6 +29,7 @@ from optimizer.plans.records import (
 from reports import question
 from reports.deploy.deployment import NamelessWeightsError
 from reports.deploy.files import Deployable, deployable, planned_target
+from reports.deploy.measurement import planned_scatter_words
 from reports.document import Column, Detail, Section, Table, said, table_by_column, table_of, without_empty
 from reports.fleets import FLEET_WITH_LIMITS, ORIGINS, fleet_line, outcome_words, own_pools, tried_fleets
 from reports.rows import SETTINGS
@@ -134,7 +135,7 @@ def _simulated_table(plan: Plan, fleets: Sequence[SimulatedFleet]) -> Table:
         shares = [f"{clean(case.name, 20)} " * (len(cases) > 1) + percent(case.attainment) for case in cases]
         rows.append((name, fleet_line(pools, limits=True), hourly(usd), extra, *times, ", ".join(shares), outcome))
     at, labels = goal_words(plan.classes), [METRICS[metric].label for metric in worst_tails((), plan.classes)]
-    columns = ("fleet", Column(FLEET_WITH_LIMITS, shrink=True, lines=6), "#price", "#extra")
+    columns = ("fleet", Column(FLEET_WITH_LIMITS, shrink=True, lines=12), "#price", "#extra")
     tones = ["chosen" * (name == "recommended") for _, name, *_ in fleets]
     return table_of((*columns, *(f"#{label} {at}" for label in labels), "#SLO met", "outcome"), rows, tones)
 
@@ -497,6 +498,14 @@ def deploy_sentence(plan: Plan, runs: Deployable | None) -> str:
     unable = [f"{target_of(name).title}{' alone' * (name == plan.engine)}" for name in runs.refused]
     title, why = target_of(runs.target).title, f"pdplan deploy --target {next(iter(runs.refused))} says why"
     return f"Deploy it with {title}: {join_words(unable)} cannot run it ({why})."
+
+
+def prefix_router_sentence(plan: Plan, runs: Deployable | None) -> str:
+    """Say what comes of a plan whose prefix hits need another router than that of its target; else empty."""
+    if plan.prefix_cache is None:
+        return ""
+    target = planned_target(plan) if runs is None else runs.target
+    return "" if target is None else planned_scatter_words(plan, target)
 
 
 def no_target_words(runs: Deployable) -> str:

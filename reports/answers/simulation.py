@@ -28,6 +28,7 @@ from reports.text import (
     count,
     duration,
     durations,
+    goal_percent,
     is_number,
     percent,
     percent_beside,
@@ -176,7 +177,7 @@ def _class_rows(simulation: Simulated, number: int, metrics: Sequence[Metric]) -
     is_overloaded = number in simulation.judgement.late
     rows = [
         [clean(item.name, 30), "", "", *[""] * len(metrics)],
-        ["  goal", percent(item.attainment_goal), "", *limits],
+        ["  goal", goal_percent(item.attainment_goal), "", *limits],
         ["  simulated", *_attained(item, metrics, labels, is_overloaded=is_overloaded)],
     ]
     if formula is not None and not formula.stable:
@@ -242,22 +243,28 @@ def _facts(simulation: Simulated) -> tuple[str, ...]:
     """What the fleet did beyond the tables."""
     use, unfinished_count = simulation.use, sum(int((~run.result.finished).sum()) for run in simulation.judgement.runs)
     served_rate, tokens = _served(simulation)
+    middle = " without the first and the last tenth" * _is_even(simulation)
     loss_sentence = (
         f"{plural(unfinished_count, 'request')} never ended, and count{'s' * (unfinished_count == 1)} as missed."
     )
     return said(
-        f"Served {rate(served_rate)} and {count(round(tokens))} output tokens/s.",
+        f"Served {rate(served_rate)} and {count(round(tokens))} output tokens/s{middle}.",
         *(
             f"Longest gap between tokens of {clean(item.name, 30)} (ITL max, p50/p99/max): "
             f"{durations((gap.quantiles.p50, gap.quantiles.p99, gap.longest))}."
             for item, gap in zip(simulation.judgement.classes, simulation.gaps, strict=True)
         ),
-        f"Energy: {significant(use.wh_per_1000_tokens)} Wh per 1,000 output tokens. The GPU boards draw "
-        f"{si(use.power, 'W')} on average ({si(sum(pool.tdp for pool in use.pools), 'W')} TDP), {POWER.origin.value} "
-        "from published measurements.",
+        f"Energy over the whole run: {significant(use.wh_per_1000_tokens)} Wh per 1,000 output tokens. The GPU boards "
+        f"draw {si(use.power, 'W')} on average ({si(sum(pool.tdp for pool in use.pools), 'W')} TDP), "
+        f"{POWER.origin.value} from published measurements.",
         _slot_sentence(simulation) if simulation.slots else "",
         loss_sentence if unfinished_count else "",
     )
+
+
+def _is_even(simulation: Simulated) -> bool:
+    """Whether the middle of a run is like the rest: not where it follows a day or a trace."""
+    return simulation.request.trace is None and simulation.request.profile is None
 
 
 def _served(simulation: Simulated) -> tuple[float, float]:
@@ -265,8 +272,7 @@ def _served(simulation: Simulated) -> tuple[float, float]:
 
     Of a day or a trace over the whole run: its middle may be busier than the rest.
     """
-    request = simulation.request
-    speed = steady_throughput if request.trace is None and request.profile is None else throughput
+    speed = steady_throughput if _is_even(simulation) else throughput
     served_rate, tokens = np.mean([speed(run.result) for run in simulation.judgement.runs], axis=0).tolist()
     return served_rate, tokens
 

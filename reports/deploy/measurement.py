@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodel.arrays import FloatArray, IntArray
+from costmodel.engine import Role
 from costmodel.metric import Metric
 from costmodel.units import MILLI
 from costmodel.words import percentage, plural
@@ -26,6 +27,7 @@ from optimizer.verification.demand import nearest
 from reports.fleets import fleet_words
 from reports.question import is_simulated_row, slo_classes, slo_words
 from reports.text import clean, percent_beside
+from search_spaces.bounds import NO_TARGET
 from search_spaces.problem import Balancing, target_of
 
 from . import hosts, kubernetes
@@ -390,6 +392,9 @@ def start_steps(deployment: Deployment, files: Collection[str]) -> list[Raw]:
     return [Raw(f"   {line}" if line.startswith("- ") else f"{next(numbers)}. {line}") for line in lines]
 
 
+NOT_TOLD: Final = "a least-requests router is not told to keep a session where it was"
+
+
 def scattered_words(plan: Plan, deployment: Deployment) -> str:
     """That no router keeps prompts together which the plan finds in a cache, and what comes of it.
 
@@ -403,15 +408,39 @@ def scattered_words(plan: Plan, deployment: Deployment) -> str:
         return ""
     why = deployment.scatters
     if not deployment.routes_by_prefix:  # the workload says when prefixes are used again
-        why = why or "a least-requests router is not told to keep a session where it was"
+        why = why or NOT_TOLD
     subject = "Turns of a session" if deployment.demand.sessions else "Prompts with a common prefix"
-    most = 1.0 / max(1.0 - deployment.demand.prefix_hit_share, 0.01)
-    return why and (
+    return why and _recomputed_words(subject, why, deployment.demand.prefix_hit_share)
+
+
+def _recomputed_words(subject: str, why: str, hit_share: float) -> str:
+    """What comes of prompts that a router does not keep together; hit_share: of the input tokens, as planned [1]."""
+    most = 1.0 / max(1.0 - hit_share, 0.01)
+    return (
         f"{subject} may go to different replicas: {why}. Each replica fills its own cache. A prefix that all prompts "
         "share is soon in every cache. Those of conversations are found less often, and computed again: up to "
         f"{percentage(most - 1.0)} more prompt tokens than planned. TTFT rises, and the fleet may miss the SLO. "
         "llm-d and NVIDIA Dynamo route by prefix."
     )
+
+
+def planned_scatter_words(plan: Plan, target: str) -> str:
+    """What `scattered_words` says of a target, for a plan by formula that was made for no target, without its files.
+
+    Only where the workload says when prefixes are used again; empty too where one router is not told of all replicas.
+    """
+    inputs, pools = plan.provenance.inputs, [pool for pool in plan.pools if pool.role != Role.DECODE.value]
+    load, limits, facts = inputs.get("workload") or {}, inputs.get("constraints") or {}, target_of(target)
+    is_planned = inputs.get("target") in {None, NO_TARGET} and limits.get("balancing") == Balancing.LEAST_TOKENS
+    keeps = facts.balancing(Balancing.LEAST_TOKENS, prefixes=True) is Balancing.LEAST_TOKENS
+    if keeps or not is_planned or not {"sessions", "reuse_interval"} & {*load}:
+        return ""
+    if plan.prefix_cache is None or plan.simulation is not None or len(pools) != 1 or pools[0].replicas == 1:
+        return ""
+    roles = "together" if pools[0].role == Role.COLOCATED.value else "apart"
+    why = fact("engines", plan.engine, "router").get("scatters", {}).get(roles, NOT_TOLD)
+    subject = "Turns of a session" if "sessions" in load else "Prompts with a common prefix"
+    return _recomputed_words(subject, why, plan.prefix_cache.sustained)
 
 
 def readme_page(plan: Plan, deployment: Deployment, files: Collection[str]) -> str:
