@@ -120,20 +120,23 @@ def _classes(instance: Instance, size: int, seed: int) -> IntArray:
 def _flows_of(instance: Instance, slo: IntArray, isl: IntArray, osl: IntArray) -> IntArray:
     """The flow of the nearest length of each request, by its SLO class."""
     flows = instance.flows
-    flow = np.zeros(isl.size, dtype=np.int64)
-    for k in range(len(instance.problem.slos)):
-        members, own = np.flatnonzero(slo == k), np.flatnonzero((flows.slo == k) & (flows.share > 0.0))
-        flow[members] = own[nearest(flows.isl[own], flows.osl[own], isl[members], osl[members])]
-    return flow
+    used = np.flatnonzero(flows.share > 0.0)
+    return np.asarray(used[nearest((flows.slo[used], flows.isl[used], flows.osl[used]), (slo, isl, osl))])
 
 
-def nearest(isl: FloatArray, osl: FloatArray, wanted_isl: IntArray, wanted_osl: IntArray) -> IntArray:
-    """Index of the length bucket nearest to each request; one row of distances at a time keeps memory small."""
-    best, least = np.zeros(wanted_isl.size, dtype=np.int64), np.full(wanted_isl.size, np.inf)
-    log_isl, log_osl = np.log(wanted_isl), np.log(wanted_osl)
-    for bucket, (x, y) in enumerate(zip(np.log(isl), np.log(osl), strict=True)):
-        distance = (log_isl - x) ** 2 + (log_osl - y) ** 2
-        best[distance < least] = bucket
+def nearest(
+    buckets: tuple[IntArray, FloatArray, FloatArray], requests: tuple[IntArray, IntArray, IntArray]
+) -> IntArray:
+    """Index of the bucket of its class whose lengths are nearest to those of each request.
+
+    Both are classes, input and output lengths; one row of distances at a time keeps memory small.
+    """
+    classes, isl, osl = requests
+    best, least = np.zeros(isl.size, dtype=np.int64), np.full(isl.size, np.inf)
+    log_isl, log_osl = np.log(isl), np.log(osl)
+    for number, (own, x, y) in enumerate(zip(buckets[0], *map(np.log, buckets[1:]), strict=True)):
+        distance = np.where(classes == own, (log_isl - x) ** 2 + (log_osl - y) ** 2, np.inf)
+        best[distance < least] = number
         least = np.minimum(least, distance)
     return best
 

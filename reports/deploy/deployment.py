@@ -11,8 +11,10 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final
 
+import numpy as np
 import yaml
 
+from costmodel.arrays import IntArray
 from costmodel.engine import EngineConfig, EngineOverhead, Role
 from costmodel.errors import InputError, shown
 from costmodel.transformer import Transformer
@@ -266,6 +268,11 @@ class PlannedWorkload(Workload):
     slo_class: tuple[int, ...] = ()
     recorded: Recorded | None = None
     quietest: float = 1.0
+
+    @property
+    def bucket_class(self) -> IntArray:
+        """Number of the class of each bucket, (buckets,)."""
+        return np.array(self.slo_class or (0,) * len(self.share), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def benchmark_files(deployment: Deployment) -> dict[str, str]:
     demand, variables = deployment.demand, {"url": Raw('"$url"'), "tokenizer": Raw('"$tokenizer"')}
     mean, osl = max(round(demand.mean_isl), 1), min(max(round(demand.mean_osl), 2), SWEEP_ANSWER)
     # together the traces of the classes are the planned arrivals
-    classes = demand.slo_class or (0,) * len(demand.share)
+    classes = demand.bucket_class.tolist()
     lines = [(classes[bucket], json.dumps(row, separators=(",", ":")) + "\n") for bucket, row in drawn_rows(demand)]
     files = {
         f"{FOLDER}/workload{slo.ending}.jsonl": "".join(line for number, line in lines if number == of_class)
@@ -152,7 +152,7 @@ def drawn_rows(demand: PlannedWorkload) -> list[tuple[int, dict[str, Any]]]:
     a stretch of it.
     """
     generator = np.random.default_rng(demand.seed)
-    count = requests_of(demand)
+    count, classes = requests_of(demand), demand.bucket_class
     if demand.recorded is None:
         bucket = generator.permutation(np.repeat(np.arange(len(demand.share)), whole_parts(demand.share * count)))
         isl, osl = (np.maximum(np.rint(lengths[bucket]), 1).astype(int) for lengths in (demand.isl, demand.osl))
@@ -162,7 +162,8 @@ def drawn_rows(demand: PlannedWorkload) -> list[tuple[int, dict[str, Any]]]:
         stretches = (demand.recorded.drawn(count, demand.request_rate, demand.seed + number) for number in range(DRAWS))
         times, places = min(stretches, key=lambda stretch: abs(float(np.ptp(stretch[0])) / lasts - 1.0))
         isl, osl = demand.recorded.isl[places], demand.recorded.osl[places]
-        bucket = _buckets_of(demand, isl, osl, generator)
+        drawn = generator.choice(classes.size, size=isl.size, p=demand.share)
+        bucket = nearest((classes, demand.isl, demand.osl), (classes[drawn], isl, osl))
     arrival = times - times[0]
     columns = (bucket.tolist(), arrival.tolist(), isl.tolist(), osl.tolist())
     rows: list[tuple[int, dict[str, Any]]] = [
@@ -173,17 +174,6 @@ def drawn_rows(demand: PlannedWorkload) -> list[tuple[int, dict[str, Any]]]:
         for (_, row), blocks in zip(rows, hash_blocks(demand, bucket, arrival, isl, generator), strict=True):
             row["hash_ids"] = blocks
     return rows
-
-
-def _buckets_of(demand: PlannedWorkload, isl: IntArray, osl: IntArray, generator: np.random.Generator) -> IntArray:
-    """The bucket of the nearest lengths of each recorded request, in a class that is drawn by share."""
-    classes = np.array(demand.slo_class or (0,) * len(demand.share))
-    of_class = classes[generator.choice(classes.size, size=isl.size, p=demand.share)]
-    bucket = np.zeros(isl.size, dtype=np.int64)
-    for number in np.unique(of_class):
-        members, own = np.flatnonzero(of_class == number), np.flatnonzero(classes == number)
-        bucket[members] = own[nearest(demand.isl[own], demand.osl[own], isl[members], osl[members])]
-    return bucket
 
 
 def hash_blocks(
@@ -206,7 +196,7 @@ def hash_blocks(
     common_blocks = whole_blocks(common.tolist(), isl)
     is_again = (came >= 0.0) & (history > 0.0)
     prefix = np.where(is_again, whole_blocks((common + is_again * history).tolist(), isl), common_blocks)
-    classes = np.array(demand.slo_class or (0,) * len(demand.share))[bucket]
+    classes = demand.bucket_class[bucket]
     is_end, rows, unique = np.ones(count, dtype=np.bool_), list[list[int]](), int(common_blocks.max(initial=0))
     for number, shared in enumerate(common_blocks.tolist()):
         blocks = list(range(shared))
