@@ -113,19 +113,23 @@ def verdict_of(
     """
     low = 1.0 - sum(1.0 - share["share_low"] for share in shares) if together is None else together
     counted = shares if together is None else [within("all", None, together, together)]
-    by_chance = chance(goal, requests)
-    if any(_is_missed(share, goal, by_chance) for share in counted):
+    if any(_is_missed(share, goal, requests) for share in counted):
         return Outcome.MISSES
-    is_exact = min((share["share_high"] for share in counted), default=1.0) - low < ROUNDED
-    margin = by_chance if is_exact or by_chance > (1.0 - goal) / 2.0 else 0.0
+    margin = _margin(goal, requests, min((share["share_high"] for share in counted), default=1.0) - low)
     return Outcome.MEETS if low >= goal + margin - ROUNDED else Outcome.UNDECIDED
 
 
-def _is_missed(share: Within, goal: float, by_chance: float) -> bool:
-    """Whether too few are within this limit; what chance explains is no miss of a share that is known."""
-    if share["share_high"] - share["share_low"] < ROUNDED:
-        return bool(share["share_high"] < goal - by_chance)
-    return bool(share["share_high"] <= goal - (by_chance if by_chance > (1.0 - goal) / 2.0 else 0.0))
+def _margin(goal: float, requests: float, width: float) -> float:
+    """Distance from the goal that chance explains of a share known to within `width`; see `verdict_of` [1]."""
+    by_chance = chance(goal, requests)
+    return by_chance if width < ROUNDED or by_chance > (1.0 - goal) / 2.0 else 0.0
+
+
+def _is_missed(share: Within, goal: float, requests: float = math.inf) -> bool:
+    """Whether too few are within this limit; the upper end of an interval is not reached."""
+    width = share["share_high"] - share["share_low"]
+    most = goal - _margin(goal, requests, width)
+    return bool(share["share_high"] < most if width < ROUNDED else share["share_high"] <= most)
 
 
 def too_few_words(goal: float, shares: Sequence[Within], together: float | None, requests: float) -> str:
@@ -307,7 +311,7 @@ def _verdict_dict(
         Outcome.UNDECIDED: "This does not tell whether the fleet meets the plan's SLO",
     }[verdict]
     if verdict is Outcome.MISSES:
-        missed = [share for share in shares if _is_missed(share, slo.attainment, 0.0)]
+        missed = [share for share in shares if _is_missed(share, slo.attainment)]
         opening = f"{opening} by {join_words([share['name'] for share in missed or shares])}"
         reason = join_words([within_words(share) for share in missed]) or reason
     if together is not None:
@@ -404,8 +408,8 @@ def watch_dict(plan: Plan, file: Path, slo_class: str | None = None) -> dict[str
 def _absent_replicas(plan: Plan, scrape: Scrape) -> str:
     """How many replicas that generate tokens the file lacks; empty where it has as many as the plan."""
     planned = sum(pool.replicas for pool in plan.pools if pool.role != "prefill")
-    seen = len(scrape.label_values("instance"))
-    return f". The file has {seen} of the plan's {planned} replicas: query all" if 0 < seen < planned else ""
+    replicas = len(scrape.label_values("instance"))
+    return f". The file has {replicas} of the plan's {planned} replicas: query all" if 0 < replicas < planned else ""
 
 
 def _others(slo: Slo) -> list[Metric]:
